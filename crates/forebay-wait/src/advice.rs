@@ -8,7 +8,7 @@ use crate::report::{Call, DeviceRates, File, Method, NOT_TOLD, Report, share};
 
 /// A wait below this share of the time is not worth working on.
 const LITTLE: f64 = 0.05;
-/// A share of the waiting that is worth a sentence of its own.
+/// A share of the waiting that is worth its own sentence.
 const MUCH: f64 = 0.15;
 /// Most files and calls that get a sentence.
 const SENTENCES: usize = 3;
@@ -198,7 +198,7 @@ fn row(file: Option<&File>, call: &Call, served: &[DeviceRates]) -> String {
     }
 }
 
-/// Returns the last name of a file's path; of `/`, which has none, the path.
+/// Returns the last name of a file's path; for `/`, the path itself.
 fn name(file: &File) -> &str {
     file.path.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&file.path)
 }
@@ -439,8 +439,8 @@ mod tests {
         assert!(of(&report(0.5), &[])[0].contains("2.0 times as fast"));
     }
 
-    /// Regression: "with a device that answers at once it would be 93 times as fast" stood above "a faster
-    /// device does not shorten that".
+    /// Regression: "with a device that answers at once it would be 93 times as fast" stood above "a faster device does not
+    /// shorten that".
     #[test]
     fn only_what_waits_for_the_device_is_its_to_shorten() {
         let of = |at: u64, full: u64| {

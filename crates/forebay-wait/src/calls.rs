@@ -148,7 +148,7 @@ const LIST: &[Entry] = &[
     (&[libc::SYS_io_getevents, IO_PGETEVENTS], shape::GETEVENTS, row::AIO),
     (&[libc::SYS_execve, libc::SYS_execveat], shape::PATH, row::EXEC),
     (&[libc::SYS_io_uring_enter], shape::RING, row::RING_ENTER),
-    // They have no row: the time of a sleep goes to the operation that ended it.
+    // No row: the time of a sleep counts for the operation that ended it.
     (
         &[
             libc::SYS_epoll_pwait,

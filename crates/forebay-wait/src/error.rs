@@ -23,7 +23,7 @@ pub enum Error {
         /// The error of the start.
         source: io::Error,
     },
-    /// There is no process of this number, or it is a thread of another one.
+    /// No process has this number, or it is a thread of another process.
     NoProcess(u32),
     /// A call failed that usually does not.
     #[non_exhaustive]

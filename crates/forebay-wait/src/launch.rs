@@ -17,7 +17,7 @@ pub(crate) struct StoppedChild {
     pub(crate) pid: u32,
     program: String,
     go: PipeWriter,
-    // `spawn` returns only when the program was replaced, so it has a thread of its own.
+    // `spawn` returns only when the program was replaced, so it runs on its own thread.
     spawning: JoinHandle<io::Result<Child>>,
 }
 
@@ -45,9 +45,8 @@ impl StoppedChild {
             }
             hold(&tell, &wait, writer)
         };
-        // SAFETY: between fork and exec the closure only makes system calls on descriptors that exist since
-        // before the fork; it allocates nothing, takes no lock, and an io::Error made of a code allocates
-        // nothing either.
+        // SAFETY: between fork and exec the closure only makes system calls on descriptors that exist since before the fork; it
+        // allocates nothing, acquires no lock, and an io::Error made of a code allocates nothing either.
         unsafe { child.pre_exec(hold) };
         let spawning = std::thread::Builder::new()
             .name("forebay-spawn".to_owned())
@@ -55,8 +54,7 @@ impl StoppedChild {
             .map_err(Error::failed(failed))?;
         let name = program.to_string_lossy().into_owned();
         let mut number = [0; 4];
-        // The child sends its number; otherwise it failed, and the pipe's last writer is gone with the
-        // thread's `Command`.
+        // The child sends its number; otherwise it failed, and the pipe's last writer was closed with the thread's `Command`.
         if told.read_exact(&mut number).is_err() {
             let source = match spawning.join() {
                 Ok(Err(error)) => error,

@@ -30,7 +30,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// `struct file_key`; device 0 and inode 0 is no file.
+/// `struct file_key`; device 0 and inode 0 mean no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileKey {
     pub(crate) ino: u64,
@@ -130,8 +130,7 @@ const PART_BYTES: usize = 96;
 #[cfg(test)]
 pub(crate) const NAME_BYTES: usize = 8 + PARTS * PART_BYTES;
 
-/// Joins the names of a `struct file_name`, which stand innermost first. A path whose outer names were left
-/// out begins with dots.
+/// Joins the names of a `struct file_name`, which stand innermost first. A path whose outer names were left out starts with dots.
 pub(crate) fn path(bytes: &[u8]) -> String {
     let mut words = Words::new(bytes);
     let (parts, more) = (words.u32() as usize, words.u32() != 0);
@@ -189,7 +188,7 @@ impl Maybe {
 impl Clock {
     pub(crate) const BYTES: usize = 6 * 4 + 16 * 8 + 2 * 4 + 4 * 3 * 8;
 
-    /// Returns the bytes of a clock that has not begun and ends with process `root`.
+    /// Returns the bytes of a clock that has not started and ends with process `root`.
     pub(crate) fn fresh(root: u32) -> Vec<u8> {
         let mut bytes = vec![0; Self::BYTES];
         if let Some(place) = bytes.get_mut(20..24) {

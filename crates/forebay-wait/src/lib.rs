@@ -7,9 +7,8 @@
 //! already built (`scripts/build-bpf`), so that a build needs no clang. A build needs libelf and zlib with
 //! their headers, `make` and a C compiler for the loader, libbpf.
 //!
-//! Loading needs root, or CAP_BPF and CAP_PERFMON, and a kernel of 5.18 or later with BTF. Where that is
-//! refused, [`run`] falls back to the pressure figures of a cgroup of its own (`io.pressure`), which show how
-//! long, but not for which files.
+//! Loading needs root, or CAP_BPF and CAP_PERFMON, and a kernel of 5.18 or later with BTF. Where that is refused, [`run`] falls
+//! back to the pressure figures of a dedicated cgroup (`io.pressure`), which show how long, but not for which files.
 #![cfg(target_os = "linux")]
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(

@@ -55,8 +55,8 @@ pub(crate) struct Totals {
 }
 
 impl Tracer {
-    /// Loads and attaches everything. With `begin_at_exec` the measurement begins when the process given to
-    /// [`follow`](Self::follow) executes its program, otherwise there and then.
+    /// Loads and attaches everything. With `begin_at_exec` the measurement starts when the process given to
+    /// [`follow`](Self::follow) executes its program, otherwise immediately.
     pub(crate) fn load(begin_at_exec: bool) -> Result<Self, Error> {
         may_load()?;
         refusal::listen();
@@ -92,7 +92,7 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Returns whether there are rings, whose operations cannot be followed.
+    /// Returns whether the system has rings whose operations cannot be followed.
     pub(crate) fn misses_rings(&self) -> bool {
         let missing = |name: &&str| self.missing.iter().any(|missing| missing == name);
         if !["io_uring_submit_req", "io_uring_complete"].iter().any(missing) {

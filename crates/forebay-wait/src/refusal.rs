@@ -21,7 +21,7 @@ pub(crate) fn reason() -> Option<String> {
 fn heard(_: PrintLevel, text: String) {
     let Some(line) = telling(&text) else { return };
     let mut reason = REASON.lock().unwrap_or_else(PoisonError::into_inner);
-    // The name of the program comes after the fault.
+    // The name of the program follows the fault.
     *reason = Some(reason.take().map_or_else(|| line.clone(), |known| format!("{known}; {line}")));
 }
 

@@ -23,7 +23,7 @@ pub struct Report {
     pub method: Method,
     /// The length of the measurement.
     pub wall_ns: u64,
-    /// Time in which at least one thread waited and none ran or could have run.
+    /// Time in which at least one thread waited and no thread ran or could have run.
     pub full_wait_ns: u64,
     /// `full_wait_ns` as a share of `wall_ns`.
     pub full_wait_share: f64,
@@ -31,16 +31,16 @@ pub struct Report {
     pub some_wait_ns: u64,
     /// `some_wait_ns` as a share of `wall_ns`.
     pub some_wait_share: f64,
-    /// Time in which no thread surely waited and none ran, and at least one slept while its process had
-    /// operations on files in flight: it may have waited for them. It is not in `full_wait_ns`.
+    /// Time in which no thread surely waited and no thread ran, and at least one slept while its process had operations on files in
+    /// flight: it may have waited for them. It is not in `full_wait_ns`.
     pub maybe_full_wait_ns: u64,
     /// `maybe_full_wait_ns` as a share of `wall_ns`.
     pub maybe_full_wait_share: f64,
-    /// The same whatever the other threads did. It is not in `some_wait_ns`.
+    /// The same, independent of the other threads. It is not in `some_wait_ns`.
     pub maybe_some_wait_ns: u64,
     /// `maybe_some_wait_ns` as a share of `wall_ns`.
     pub maybe_some_wait_share: f64,
-    /// The waits of all threads together; more than `wall_ns` when several wait at once.
+    /// The waits of all threads together; more than `wall_ns` when several wait together.
     pub wait_sum_ns: u64,
     /// Only the waits that the kernel calls iowait, as `io.pressure` counts them.
     pub iowait: Pressure,
@@ -62,8 +62,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Events that did not fit into the maps.
     pub lost: LostEvents,
-    /// Operations that were or may have been in flight without being seen, in words. The figures bound what
-    /// a faster device saves only where there are none.
+    /// Operations that were or may have been in flight without being seen, in words. The figures bound what a faster device saves
+    /// only if this is empty.
     pub unseen: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ pub enum Method {
 pub struct Pressure {
     /// At least one thread was stalled.
     pub some_ns: u64,
-    /// At least one thread was stalled and none ran.
+    /// At least one thread was stalled and no thread ran.
     pub full_ns: u64,
     /// `some_ns` as a share of the measurement.
     pub some_share: f64,
@@ -131,10 +131,9 @@ pub struct DeviceTime {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct LostEvents {
-    /// Calls on files beyond the 16,384 files (65,536 pairs of file and call) there is room for; they are in
-    /// `without_file`.
+    /// Calls on files beyond the limit of 16,384 files (65,536 pairs of file and call); they are in `without_file`.
     pub calls: u64,
-    /// Operations of io_uring or requests at devices beyond the 32,768 in flight there is room for.
+    /// Operations of io_uring or requests at devices beyond the limit of 32,768 in flight.
     pub operations: u64,
 }
 
@@ -154,7 +153,7 @@ pub struct File {
     pub wait_share: f64,
     /// Bytes that its calls moved.
     pub bytes: u64,
-    /// The most calls and operations in flight at once.
+    /// The most calls and operations in flight together.
     pub concurrency_max: u64,
     /// The mean number in flight, while at least one was.
     pub concurrency_mean: f64,
@@ -198,7 +197,7 @@ pub struct Call {
     pub mean_bytes: Option<f64>,
     /// Calls by requested size.
     pub sizes: Vec<SizeClass>,
-    /// Share of calls that began where an earlier call on the file had ended.
+    /// Share of calls that started where an earlier call on the file had ended.
     pub sequential_share: Option<f64>,
     /// Of buffered reads: share that neither waited nor brought pages in.
     pub cache_hit_share: Option<f64>,
@@ -214,7 +213,7 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SizeClass {
-    /// The upper end; the last class, 64 MiB, has none.
+    /// The upper end; the last class, 64 MiB, has no upper end.
     pub up_to_bytes: u64,
     /// Number of calls.
     pub count: u64,

@@ -22,9 +22,9 @@ pub enum PauseOutcome {
     Asked,
 }
 
-/// Runs `command` (its program and arguments) to its end, measures it, and returns the report. `started`
-/// receives the process's number as soon as there is one, for signals that are to be passed on. Without the
-/// privileges for BPF the figures are those of a cgroup of the command's own.
+/// Runs `command` (its program and arguments) to its end, measures it, and returns the report. `started` receives the process's
+/// number as soon as it is known, for signals to be forwarded. Without the privileges for BPF the figures are those of a cgroup for
+/// the command.
 ///
 /// # Errors
 /// [`Error::Unavailable`] when neither way works, [`Error::NotStarted`], [`Error::Failed`].

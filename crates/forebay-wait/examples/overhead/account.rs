@@ -28,7 +28,7 @@ impl StatsSwitch {
 
 impl Drop for StatsSwitch {
     fn drop(&mut self) {
-        // There is no caller left to report to, and counting costs little.
+        // The caller has ended, so nothing can be reported, and counting costs little.
         let _ = fs::write(SWITCH, self.0.trim());
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
     println!("\ndirect reads of 4 KiB at random, 1 thread(s): the kernel's account of the programs, a read");
     let mut sum = 0.0;
     for (number, (name, earlier, earlier_runs)) in before {
-        // A program that is gone, or came later, belongs to another measurement.
+        // A program that has exited, or started later, belongs to another measurement.
         let Some((_, time, runs)) = after.get(number) else { continue };
         let (time, runs) = ((time - earlier) as f64, (runs - earlier_runs) as f64);
         sum += time;
@@ -94,7 +94,7 @@ pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns whether there is such an account here.
+/// Returns whether this kernel has such an account.
 pub(crate) fn exists() -> bool {
     Path::new(SWITCH).exists()
 }

@@ -1,10 +1,9 @@
 //! The overhead of being measured: the same work without it, with it, and without it again, in turn.
 //! `scripts/bench wait` builds it optimised and runs it.
 //!
-//! `overhead [--dir DIR] [--rounds COUNT] [--seconds SECONDS] [--work getppid|pread|direct] [--account]`:
-//! files are made in DIR (default: the working directory) and removed. The fourth run of each round is like
-//! the first, and its row shows which differences are noise. Last comes the kernel's own account of the
-//! programs; with `--account` only that.
+//! `overhead [--dir DIR] [--rounds COUNT] [--seconds SECONDS] [--work getppid|pread|direct] [--account]`: files are made in DIR
+//! (default: the working directory) and removed. The fourth run of each round is like the first, and its row shows which
+//! differences are noise. The last rows are the kernel's own account of the programs; `--account` prints only those.
 
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, reason = "a program")]
@@ -64,7 +63,7 @@ const WORKS: [Work; 4] = [
 enum Way {
     Without,
     With,
-    /// Beside a measurement of another process.
+    /// During a measurement of another process.
     Beside,
     /// Like the first, to show which differences are noise.
     Again,
@@ -136,7 +135,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns the figure of one run in a process of its own.
+/// Returns the figure of one run in a new process.
 fn one(work: &Work, way: Way, seconds: f64, scratch: &Scratch) -> Outcome<f64> {
     let told = scratch.told();
     let words = [
@@ -251,7 +250,7 @@ fn work(words: &[OsString]) -> Outcome<()> {
     let (threads, seconds): (u64, f64) = (text(threads)?.parse()?, text(seconds)?.parse()?);
     let figure = match text(name)?.as_str() {
         "getppid" => each(|| {
-            // SAFETY: the call takes nothing and cannot fail.
+            // SAFETY: the call has no arguments and cannot fail.
             unsafe { libc::getppid() };
             Ok(())
         })?,

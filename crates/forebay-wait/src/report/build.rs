@@ -8,8 +8,7 @@ use crate::layout::{CallStats, Clock, FileKey, FileState, SIZES};
 use crate::object::Totals;
 use crate::pressure::StallTotals;
 
-/// Row of waits that no other row has: of calls that there was no room for, or that were in flight at the
-/// end.
+/// Row of waits that no other row has: of calls beyond the limits, or in flight at the end.
 pub(crate) const NOT_TOLD: &str = "not known";
 
 /// The parts that the report is made of.
@@ -35,7 +34,7 @@ impl Report {
         let unseen = unseen(clock, parts.misses_rings);
         let mut report = Self::empty(parts, Method::Tracepoints);
         report.unseen = unseen;
-        // A command that was ended before it executed its program has not begun.
+        // A command that was ended before it executed its program has not started.
         let wall = if clock.begun == 0 { 0 } else { clock.ended.saturating_sub(clock.begun) };
         report.wall_ns = wall;
         report.full_wait_ns = clock.full_ns + full.taken_ns;

@@ -40,13 +40,13 @@ fn checked(result: i32) -> OwnedFd {
 }
 
 fn eventfd() -> OwnedFd {
-    // SAFETY: the call takes numbers only.
+    // SAFETY: the call has only numbers as arguments.
     checked(unsafe { libc::eventfd(0, 0) })
 }
 
 /// Returns an epoll that watches a descriptor.
 fn epoll(on: RawFd) -> OwnedFd {
-    // SAFETY: the call takes a number only.
+    // SAFETY: the call has only a number as argument.
     let epoll = checked(unsafe { libc::epoll_create1(0) });
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
     // SAFETY: both descriptors are open and the event lives through the call.
@@ -55,11 +55,11 @@ fn epoll(on: RawFd) -> OwnedFd {
     epoll
 }
 
-/// Sleeps until there is an event, a signal or the time is up.
+/// Sleeps until an event, a signal or the time limit.
 fn sleep_in_epoll(epoll: &OwnedFd, limit: Option<Duration>) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     let limit = limit.map_or(-1, |limit| limit.as_millis() as i32);
-    // SAFETY: the descriptor is open and there is room for one event.
+    // SAFETY: the descriptor is open and the memory holds one event.
     unsafe { libc::epoll_wait(epoll.as_raw_fd(), &raw mut event, 1, limit) };
 }
 
@@ -164,13 +164,13 @@ pub fn by_libaio(path: &Path) -> Truth {
                 ..Operation::default()
             };
             let list = [&raw mut operation];
-            // SAFETY: list, operation and memory live until its event was taken below.
+            // SAFETY: list, operation and memory live until its event is collected below.
             assert_eq!(unsafe { libc::syscall(libc::SYS_io_submit, context, 1, list.as_ptr()) }, 1);
             sleep_in_epoll(&epoll, None);
             event.read_exact(&mut [0; 8]).expect("it was signalled");
             let mut events = [[0_u64; 4]; 1];
             let null = std::ptr::null::<libc::timespec>();
-            // SAFETY: there is room for one event.
+            // SAFETY: the memory holds one event.
             let got =
                 unsafe { libc::syscall(libc::SYS_io_getevents, context, 1, 1, events.as_mut_ptr(), null) };
             assert_eq!((got, events[0][2]), (1, BLOCK as u64));
@@ -199,8 +199,8 @@ pub fn passed_on(path: &Path) -> Truth {
     })
 }
 
-/// A read is in flight, and the only thread sleeps for a socket, on which there is never anything. The truth is how long the reads
-/// took, and how much of that the thread slept.
+/// A read is in flight, and the only thread sleeps for a socket that never has data. The truth is the time of the reads, and the
+/// part of it that the thread slept.
 pub fn for_a_socket(path: &Path) -> Truth {
     let file = direct(path);
     let (mut buffer, start) = aligned(BLOCK);
@@ -214,7 +214,7 @@ pub fn for_a_socket(path: &Path) -> Truth {
         let read = measured(|| {
             submit(&mut ring, &file, memory, place);
             loop {
-                // The kernel runs the completion in here, and goes on sleeping.
+                // The kernel runs the completion in here, and continues the sleep.
                 let _ = (&other).read(&mut [0; 1]);
                 if ring.completion().next().is_some() {
                     break;
@@ -254,7 +254,7 @@ pub fn idle() -> Truth {
                 let mut events = [[0_u64; 4]; 1];
                 // SAFETY: the call writes the context's number, which lives through it.
                 assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) }, 0);
-                // SAFETY: there is room for one event, and the time lives through the call.
+                // SAFETY: the memory holds one event, and the time lives through the call.
                 let got = unsafe {
                     libc::syscall(
                         libc::SYS_io_getevents,

@@ -1,5 +1,5 @@
-//! A device each request to which takes a set time (dm-delay). The truth is the number of requests, and no
-//! load changes it where the machine's clock counts instructions.
+//! A device with a fixed latency for each request (dm-delay). The truth is the number of requests, and no load changes it where the
+//! machine's clock counts instructions.
 //!
 //! `vm/tests/wait` makes the device and names a folder on it; elsewhere these tests pass.
 
@@ -172,7 +172,7 @@ fn delayed_reads_by_a_ring_behind_epoll() {
     right(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
     right(run.report.wait_sum_ns, run.truth.waited_ns, "the sum over threads");
     right(run.call(&delayed.file, "io_uring read").wait_ns, run.truth.waited_ns, "the file's wait");
-    // The rest is sure: between a completion and its settling there are microseconds.
+    // The rest is certain: only microseconds pass between a completion and its settling.
     let maybe_ns = run.report.maybe_full_wait_ns;
     assert!(maybe_ns < run.truth.waited_ns / 1000, "{maybe_ns} ns may be a wait");
 }

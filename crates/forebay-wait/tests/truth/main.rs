@@ -39,7 +39,7 @@ fn may_measure() -> Result<(), String> {
     forebay_wait::probe().map_err(|error| error.to_string())
 }
 
-/// A workload in a process of its own, with the report and the workload's own record.
+/// A workload in its own process, with the report and the workload's own record.
 struct Run {
     report: Report,
     truth: Truth,
@@ -108,9 +108,8 @@ impl Run {
         within(measured, self.truth.waited_ns, self.truth.passed_ns, "the calls' time");
     }
 
-    /// Returns whether next to no requests but those of the program's own files were at the devices. Those of
-    /// the kernel's threads count as well, and a machine that writes much else has them all the time; in the
-    /// virtual machine there is nothing else.
+    /// Returns whether nearly all requests at the devices were for the program's own files. Those of the kernel's threads count as
+    /// well, and a machine with other writers always has them; the virtual machine has no others.
     fn alone(&self) -> bool {
         let device = self.report.device.expect("tracepoints tell");
         let own: u64 = self.report.files.iter().map(|file| file.device_ns).sum();
@@ -136,8 +135,7 @@ fn same(measured: u64, truth: u64, what: &str) {
 /// Checks a figure that has two truths, which are one where the machine has nothing else to do.
 #[track_caller]
 fn within(measured: u64, least: u64, most: u64, what: &str) {
-    // The kernel adds up how long a thread ran at the ticks of its clock, of which there are 100 to 1,000 a
-    // second.
+    // The kernel adds up how long a thread ran at the ticks of its clock, at 100 to 1,000 ticks a second.
     const TICK_NS: u64 = 10_000_000;
     let told = || format!("{what}: measured {measured} ns, in truth {least} to {most} ns");
     eprintln!("{}", told());
@@ -186,10 +184,9 @@ fn a_direct_read_waits_as_long_as_the_throttle_says() {
     assert!(run.advice().contains("reads of data.bin, one at a time"), "{}", run.advice());
 }
 
-/// Compares with the kernel's own figure of the same wait, where it has one. On one processor: PSI weighs the
-/// waits on each by how long that one was used, so a single thread that moves between two of them shows as
-/// half of its wait. A program that went to one processor only after its start had been in line on another
-/// one, for long on a busy machine: so it begins there.
+/// Compares with the kernel's own figure of the same wait, if available. On one processor: PSI weighs the waits on each by the time
+/// that it was used, so a single thread that moves between two of them shows as half of its wait. A program bound to one processor
+/// only after its start had waited for another processor before, for long on a busy machine: so it starts there.
 #[test]
 fn iowait_is_what_io_pressure_says() {
     let (_directory, file, throttle) = need!(throttled());
@@ -429,8 +426,8 @@ fn libaio_is_waited_for_in_epoll() {
     same(aio.wait_ns, run.truth.waited_ns, "the operations' wait");
 }
 
-/// What ends the sleep is not to be seen here: a call on a socket goes on sleeping when a completion interrupts it. So it may be a
-/// wait, as long as a read was in flight, and no bound leaves it out.
+/// The cause of the sleep's end is not visible here: a call on a socket continues to sleep when a completion interrupts it. So it
+/// may be a wait, as long as a read was in flight, and no bound leaves it out.
 #[test]
 fn a_sleep_beside_a_read_may_be_a_wait() {
     let (_directory, file, throttle) = need!(throttled());
@@ -530,7 +527,7 @@ fn a_running_process_can_be_watched() {
     child.wait().expect("it ends");
     let report = report.expect("it can be measured");
     assert!(report.wall_ns >= 1_500_000_000);
-    // The loading of the programs, before the measurement begins, is in its scheduled time.
+    // The loading of the programs, before the measurement starts, is in its scheduled time.
     within(report.full_wait_ns, report.wall_ns.saturating_sub(scheduled), report.wall_ns, "full wait");
     assert!(report.files.iter().any(|file| file.path.ends_with("data.bin")), "{report:#?}");
 }

@@ -98,12 +98,12 @@ impl Throttle {
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        // The last process has gone, or the test has failed anyway.
+        // The last process has exited, or the test has failed anyway.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// A mounted file system with one file, each read of which takes a set time.
+/// A mounted file system with one file, with a fixed time for each read.
 pub struct Late {
     directory: Directory,
     session: Option<BackgroundSession>,

@@ -1,8 +1,8 @@
 //! The workloads: small programs that find out in another way how long they waited.
 //!
-//! Each runs in a process of its own: this test program, started again with the ignored test `workload`. A
-//! thread's wait is the time that passed, less the time that it ran and the time that it was runnable without
-//! a processor. The kernel counts both for each thread (`schedstat`), independently of the code under test.
+//! Each runs in its own process: this test program, started again with the ignored test `workload`. A thread's wait is the time
+//! that passed, less the time that it ran and the time that it was runnable without a processor. The kernel counts both for each
+//! thread (`schedstat`), independently of the code under test.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ pub const ON: &str = "FOREBAY_WAIT_FILE";
 pub const DOOR: &str = "FOREBAY_WAIT_DOOR";
 pub const TRUTH: &str = "FOREBAY_WAIT_TRUTH";
 
-/// A workload's own record: how long its threads waited, added up, and how long it took.
+/// A workload's own record: the total wait of its threads, and its duration.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Truth {
     pub waited_ns: u64,
@@ -34,7 +34,7 @@ pub const BLOCK: usize = 64 << 10;
 /// The sleep of threads that wait for no I/O.
 pub const SLEEP: Duration = Duration::from_secs(1);
 
-/// Runs the workload that the environment names; does nothing when it names none.
+/// Runs the workload that the environment names; does nothing without one.
 pub fn run() {
     let Ok(what) = std::env::var(WHAT) else { return };
     let path = PathBuf::from(std::env::var_os(ON).unwrap_or_default());
@@ -111,7 +111,7 @@ pub fn direct(path: &Path) -> File {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("direct I/O works here")
 }
 
-/// Returns memory that is aligned for direct I/O, and where the aligned part begins.
+/// Returns memory for direct I/O, and the start of its aligned part.
 pub fn aligned(bytes: usize) -> (Vec<u8>, usize) {
     let buffer = vec![0; bytes + 4096];
     let start = buffer.as_ptr().align_offset(4096);
@@ -139,7 +139,7 @@ fn read_alone(path: &Path) -> Truth {
 pub fn stay_here() {
     // SAFETY: a set of processors is plain bits, of which all 0 is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the call takes nothing and returns a number.
+    // SAFETY: the call has no arguments and returns a number.
     let processor = unsafe { libc::sched_getcpu() };
     // SAFETY: the number is one of a processor, and so within the set.
     unsafe { libc::CPU_SET(usize::try_from(processor).expect("it is on one"), &mut set) };
@@ -206,7 +206,7 @@ fn write_durably(path: &Path) {
     }
 }
 
-/// Makes four writes in a row, the last of which has a flag of its own that makes it durable.
+/// Makes four writes in a row, the last of which has its own flag that makes it durable.
 fn write_with_flags(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).expect("it exists");
     let mut data = [7_u8; 4096];
@@ -291,7 +291,7 @@ fn beside_computing(path: &Path) -> Truth {
     })
 }
 
-/// Starts threads that wait for time, for each other and for a pipe, and none of them for I/O.
+/// Starts threads that wait for time, for each other and for a pipe, but never for I/O.
 fn sleeping() -> Truth {
     let begun = Instant::now();
     let (mut reader, mut writer) = std::io::pipe().expect("pipes exist");
@@ -358,7 +358,7 @@ fn with_tokio(path: &Path) -> Truth {
     })
 }
 
-/// Reads in one thread while the other sleeps in a futex until that one ends.
+/// Reads in one thread while the other sleeps in a futex until the first ends.
 fn beside_a_futex(path: &Path) -> Truth {
     std::thread::scope(|scope| scope.spawn(|| read_alone(path)).join().expect("it worked"))
 }
