@@ -1,19 +1,19 @@
-"""Reads and saves of Python programs: Forebay beside the ways that they have without it. Run by `scripts/bench python`.
+"""Reads and saves of Python programs: Forebay compared with the alternatives. Run by `scripts/bench python`.
 
 | work | reads |
 |---|---|
 | `model-300`, `model-18000` | all tensors of a safetensors file of 2 GiB with so many of them |
-| `save` | such a file with 300 tensors is written anew, and synced |
+| `save` | such a file with 300 tensors is rewritten, and synced |
 | `samples` | batches of 256 samples of 4 to 150 KiB, out of 200,000 |
 | `batches` | batches of 256 random ranges of 4 KiB, also from Rust |
 | `ranges` | one batch of 20,000 such ranges |
 | `scan` | a file from front to back |
 | `calls` | single reads of 4 KiB, one after the other |
-| `asyncio` | the same, 64 at once |
+| `asyncio` | the same, 64 in flight |
 
-Each row is one sample per repeat, in a process of its own, interleaved. A cold file is dropped from the page cache before each sample; of a warm one
-its ranges are read before. `memory` says what the bytes come into: `touched` memory has been written to before the clock starts, `new`
-memory has not, `mapped` memory is the page cache itself, of which a byte of each page is looked at.
+Each row is one sample per repeat, in a separate process, interleaved. A cold file is dropped from the page cache before each
+sample; the ranges of a warm file are read before. `memory` is the destination: `touched` memory has been written to before the
+clock starts, `new` memory has not, `mapped` memory is the page cache itself, of which a byte of each page is read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCH = 256
 THREADS = 32
 SAMPLE_BYTES = (4 << 10, 150 << 10)
 SEED = 0x9E3779B97F4A7C15
-# Of tensors that follow each other; most are short, and most bytes are in long ones.
+# Of adjacent tensors; most are short, and most bytes are in long tensors.
 TENSOR_WEIGHTS = [0.01, 4, 1, 1, 0.01, 4, 8, 0.01, 8, 2]
 
 
@@ -338,14 +338,14 @@ def forebay_data_set(sample: Sample) -> dict[str, Any]:
 
 
 def core(sample: Sample, *arguments: str) -> dict[str, Any]:
-    """The same from Rust, in a process of its own."""
+    """The same from Rust, in a separate process."""
     sample.prepare(None if arguments[0] == "scan" else [pair for batch in sample.range_batches() for pair in batch])
     done = subprocess.run([sample.core, *arguments], stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 
 async def in_lanes(offsets: list[int], read: Callable[[int], Any], lanes: int = 64) -> list[Any]:
-    """Reads with so many at once."""
+    """Reads with so many in flight."""
     results: list[Any] = []
     left = iter(offsets)
 
@@ -711,7 +711,7 @@ def make_file(work: str, folder: pathlib.Path, mib: int, samples: int) -> str:
 
 
 def one_sample(arguments: argparse.Namespace) -> None:
-    """Runs one row once and prints its figures; in a process of its own."""
+    """Runs one row once and prints its figures; in a separate process."""
     work, name, memory, cache, path = arguments.sample
     numbers = (arguments.count, arguments.batches, arguments.samples)
     print(json.dumps(rows()[work][name, memory](Sample(path, *numbers, arguments.core, cache == "cold"))))
@@ -754,7 +754,7 @@ def main() -> None:
             samples: dict[Any, list[dict[str, Any]]] = {key: [] for key in plan}
             for repeat in range(arguments.repeats):
                 for number in range(len(plan)):
-                    # Each repeat begins elsewhere, so that no row always follows the same one.
+                    # Each repeat starts at another row, so that no row always follows the same row.
                     cache, row = plan[(number + repeat * 7) % len(plan)]
                     command = [sys.executable, __file__, *options, "--sample", work, *row, cache, path]
                     # The threads of numpy's linear algebra spin for a while when they are made.

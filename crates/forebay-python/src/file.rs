@@ -127,8 +127,8 @@ impl File {
         }
     }
 
-    /// Opens the same file once more. The inherited descriptor leads to it also after it was renamed, replaced or removed; where
-    /// that descriptor is gone, the path does, if it is still the path of this file.
+    /// Opens the same file once more. The inherited descriptor refers to it even after it was renamed, replaced or removed; if that
+    /// descriptor is closed, the path is used, if it is still the path of this file.
     fn open_again(&self, py: Python<'_>, mode: Mode) -> PyResult<forebay::File> {
         let engine = process::engine(py)?;
         let open = if self.is_writable { Open::write() } else { Open::read() }.mode(mode);
@@ -328,7 +328,7 @@ impl Settings {
         }
         if let Some(bytes) = self.max_gap {
             batch = batch.gap_bytes_max(bytes);
-            // Two ranges with such a gap are merged then, whatever the default says.
+            // Two ranges with such a gap are merged then, for any default.
             batch = batch.waste_bytes_max(bytes.max(if bytes == 0 { 0 } else { 64 << 10 }));
         }
         batch
@@ -413,7 +413,7 @@ impl File {
         self.len(py, &file)
     }
 
-    /// The file's bytes that a direct read or write must begin and end at to need no copy.
+    /// The alignment of offset and length in the file at which a direct read or write needs no copy.
     #[getter]
     fn alignment(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.opened(py)?.main.alignment().offset)
@@ -446,7 +446,7 @@ impl File {
         self.close(py)
     }
 
-    /// Closes the file: calls in flight end first, later ones raise ValueError. Closing it again does nothing.
+    /// Closes the file: calls in flight end first, later calls raise ValueError. Closing it again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.is_closed.store(true, Ordering::Relaxed);
@@ -463,7 +463,7 @@ impl File {
         drive::run(py, process::engine(py)?, job, in_turn)
     }
 
-    /// Begins `read` on an asyncio loop.
+    /// Starts `read` on an asyncio loop.
     #[pyo3(signature = (hub, make_future, offset, length=None))]
     fn _begin_read(
         &self,
@@ -482,7 +482,7 @@ impl File {
         drive::run(py, process::engine(py)?, job, in_turn)
     }
 
-    /// Begins `read_into` on an asyncio loop.
+    /// Starts `read_into` on an asyncio loop.
     fn _begin_read_into(
         &self,
         hub: &Bound<'_, Hub>,
@@ -493,14 +493,14 @@ impl File {
         Hub::begin(hub, make_future, self.read_into_job(hub.py(), offset, buffer)?.0)
     }
 
-    /// Reads many ranges as one batch: sorted, merged where they are close, all in flight at once.
+    /// Reads many ranges as one batch: sorted, merged where they are close, all in flight together.
     ///
     /// `ranges` are pairs of offset and length, or an array of int64 or uint64 of the shape (n, 2). With `out`, a writable buffer,
     /// the results lie in it one behind the other, in the order of the ranges, and the call returns `out`. Without, it returns a
     /// list of memoryviews, which share one piece of memory (their `obj`).
     ///
-    /// `depth` is the number of requests in flight at once, 128 by default; `max_gap` the most bytes between two ranges that one
-    /// request reads, 16 KiB by default.
+    /// `depth` is the number of requests in flight, 128 by default; `max_gap` the most bytes between two ranges that one request
+    /// reads, 16 KiB by default.
     ///
     /// Raises EOFError when the file ends inside of a range; all other ranges have been read then.
     #[pyo3(signature = (ranges, out=None, *, depth=None, max_gap=None))]
@@ -517,7 +517,7 @@ impl File {
         Ok(out.map_or(value, Bound::unbind))
     }
 
-    /// Begins `read_many` on an asyncio loop.
+    /// Starts `read_many` on an asyncio loop.
     #[pyo3(signature = (hub, make_future, ranges, out=None, *, depth=None, max_gap=None))]
     fn _begin_read_many(
         &self,
@@ -562,8 +562,7 @@ impl File {
 
     /// Writes all of `data` at `offset`. Returns the number of bytes. With `durable` they survive a power cut once it returns.
     ///
-    /// Whole blocks of the device (see `alignment`) go past the page cache unless the mode is "buffered"; other bytes go
-    /// through it.
+    /// Whole blocks of the device (see `alignment`) bypass the page cache unless the mode is "buffered"; other bytes use it.
     #[pyo3(signature = (offset, data, durable=false))]
     fn write(
         &self,
@@ -576,7 +575,7 @@ impl File {
         drive::run(py, process::engine(py)?, job, in_turn)
     }
 
-    /// Begins `write` on an asyncio loop.
+    /// Starts `write` on an asyncio loop.
     #[pyo3(signature = (hub, make_future, offset, data, durable=false))]
     fn _begin_write(
         &self,
@@ -589,15 +588,15 @@ impl File {
         Hub::begin(hub, make_future, self.write_job(hub.py(), offset, data, durable)?.0)
     }
 
-    /// Writes all of `data` behind the file's last byte. Returns the offset at which it begins. Appends by one File object never
-    /// overlap; those of other objects and processes may.
+    /// Writes all of `data` after the file's last byte. Returns its offset. Appends by one File object never overlap; those of
+    /// other objects and processes may.
     #[pyo3(signature = (data, durable=false))]
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>, durable: bool) -> PyResult<Py<PyAny>> {
         let job = self.append_job(py, data, durable)?;
         drive::run(py, process::engine(py)?, job, false)
     }
 
-    /// Begins `append` on an asyncio loop.
+    /// Starts `append` on an asyncio loop.
     #[pyo3(signature = (hub, make_future, data, durable=false))]
     fn _begin_append(
         &self,
@@ -615,7 +614,7 @@ impl File {
         drive::run(py, process::engine(py)?, self.sync_job(py, data_only)?, false).map(drop)
     }
 
-    /// Begins `sync` on an asyncio loop.
+    /// Starts `sync` on an asyncio loop.
     #[pyo3(signature = (hub, make_future, data_only=false))]
     fn _begin_sync(
         &self,
@@ -669,7 +668,7 @@ fn read_many_job(
                     class = Class::DEFAULT;
                 }
                 places.insert(file.as_ptr(), files.len() - 1);
-                // An object that is gone could have the address of another one.
+                // The address of a dropped object could be reused.
                 kept.push(file);
                 files.len() - 1
             }
@@ -698,7 +697,7 @@ pub(crate) fn read_many(
     Ok(out.map_or(value, Bound::unbind))
 }
 
-/// Begins `read_many` on an asyncio loop.
+/// Starts `read_many` on an asyncio loop.
 #[pyfunction]
 #[pyo3(signature = (hub, make_future, requests, out=None, *, depth=None, max_gap=None))]
 pub(crate) fn _begin_read_many(

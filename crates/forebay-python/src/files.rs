@@ -22,8 +22,8 @@ use crate::memory::{AlignedMemory, Destination, Here};
 use crate::ranges::{Ranges, position};
 use crate::{drive, process};
 
-/// Files that are read together. The least recently read ones are closed when more are open than the process may have for such use,
-/// and opened again by their paths when they are read again.
+/// Files that are read together. The least recently read files are closed when more are open than the process may have for such
+/// use, and opened again by their paths when they are read again.
 #[pyclass(frozen, module = "forebay._forebay", weakref)]
 pub(crate) struct Files {
     names: Arc<[FileName]>,
@@ -120,8 +120,8 @@ impl Files {
     }
 }
 
-/// Puts the ranges of each file together, in the order in which files come first. Returns the place of each range's result as well, in
-/// the order of the ranges.
+/// Puts the ranges of each file together, in the order in which files first occur. Returns the place of each range's result as
+/// well, in the order of the ranges.
 fn grouped(of: &[usize], ranges: &[Range<u64>]) -> (VecDeque<FileRanges>, Vec<Range<usize>>) {
     let len = |range: &Range<u64>| (range.end - range.start) as usize;
     let mut places: HashMap<usize, usize> = HashMap::new();
@@ -187,7 +187,7 @@ async fn read_all(
     Ok(())
 }
 
-/// Opens files, all at once. Returns those before the first for which there was no descriptor, and that refusal.
+/// Opens files, all concurrently. Returns those before the first that lacked a descriptor, and that error.
 async fn open_some<'g>(
     opened: &OpenFiles,
     names: &[FileName],
@@ -267,7 +267,7 @@ impl Files {
         drive::run(py, process::engine(py)?, job, false)
     }
 
-    /// Begins `read_many` on an asyncio loop.
+    /// Starts `read_many` on an asyncio loop.
     #[pyo3(signature = (hub, make_future, requests, *, max_gap=None))]
     fn _begin_read_many(
         &self,

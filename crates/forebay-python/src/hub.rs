@@ -44,7 +44,7 @@ struct Pending {
     future: Py<PyAny>,
 }
 
-/// The operations that may go on.
+/// The operations that can continue.
 struct Ready {
     numbers: Mutex<Vec<u64>>,
     event: OwnedFd,
@@ -53,7 +53,7 @@ struct Ready {
 struct CallWaker {
     number: u64,
     ready: Arc<Ready>,
-    /// It is among the ready ones.
+    /// Whether it is in the ready list.
     is_noted: AtomicBool,
 }
 
@@ -91,7 +91,7 @@ impl Hub {
         })
     }
 
-    /// Begins an operation. `make_future` makes the loop's future where it does not end at once.
+    /// Starts an operation. `make_future` makes the loop's future if it does not end immediately.
     pub(crate) fn begin(
         slf: &Bound<'_, Self>,
         make_future: &Bound<'_, PyAny>,
@@ -108,7 +108,7 @@ impl Hub {
         let waker =
             Arc::new(CallWaker { number, ready: inner.ready.clone(), is_noted: AtomicBool::new(false) });
         let polled = py.detach(|| {
-            // `run` works on this same thread: a wake-up that comes already finds the call in the table then.
+            // `run` works on this same thread: any wake-up then finds the call in the table.
             let polled = job.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())));
             (polled, job)
         });
@@ -166,7 +166,7 @@ impl Hub {
     fn run(&self, py: Python<'_>) -> PyResult<()> {
         let inner = self.inner()?;
         let mut count = [0u8; 8];
-        // Nothing to read is no error: a turn before may have done the work.
+        // An empty event is not an error: an earlier turn may have done the work.
         let _ = rustix::io::read(&inner.ready.event, &mut count);
         let numbers = std::mem::take(&mut *lock(&inner.ready.numbers));
         let mut ready: Vec<(u64, Job, Arc<CallWaker>)> = Vec::with_capacity(numbers.len());
@@ -261,7 +261,7 @@ impl Call {
         self.future.as_ref().map(|future| future.clone_ref(py))
     }
 
-    /// Returns the result of an operation that ended at once, or raises; once.
+    /// Returns the result of an operation that ended immediately, or raises; only once.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match lock(&self.outcome).take() {
             Some(outcome) => end(py, outcome),

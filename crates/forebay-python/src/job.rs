@@ -141,15 +141,15 @@ const COPIED_PART_BYTES: u64 = 256 << 10;
 /// The parts of a long read in flight: as many bytes as a device has in flight at its full speed, and more.
 const PARTS: u32 = 16;
 
-/// Reads all of `memory` from an adaptive file that has so many bytes there, in parts: each comes from the page cache if that has it.
-/// A read of one piece would go to the device for all of it.
+/// Reads all of `memory` from an adaptive file that has so many bytes there, in parts: each is served from the page cache if
+/// cached. A single read would be served by the device as a whole.
 pub(crate) fn read_in_parts(handle: Handle, offset: u64, mut memory: Destination, as_bytes: bool) -> Job {
     let page = u64::from(handle.file.alignment().memory.max(1));
     let address = forebay::IoMemory::memory(&mut memory).0.addr() as u64;
     let is_aligned = address % page == offset % page;
     let part = if is_aligned { PART_BYTES } else { COPIED_PART_BYTES };
     let end = offset + memory.len() as u64;
-    // All parts but the first begin at whole blocks, of the file as well as of the memory.
+    // All parts but the first start at whole blocks, of the file as well as of the memory.
     let ends = std::iter::successors(Some(offset), move |start| {
         (*start < end).then(|| ((start / part + 1) * part).min(end))
     });

@@ -1,8 +1,8 @@
 //! Memory of Python objects that the kernel may write into or read from, and the owners that keep it where it is meanwhile.
 //!
-//! An object is exported (`Py_buffer`, or a DLPack capsule) before its operation begins, and the export travels with the
-//! operation. Whatever happens to the caller, it ends only when the engine has given the memory back: until then Python neither
-//! frees nor resizes the object. An export may end on an attached thread only, so one that comes back elsewhere waits in
+//! An object is exported (`Py_buffer`, or a DLPack capsule) before its operation starts, and the export travels with the operation.
+//! It ends only when the engine has returned the memory, even if the caller fails: until then Python neither frees nor resizes the
+//! object. An export may end only on an attached thread, so an export returned on another thread waits in
 //! [`Process::give_back`](crate::process::Process::give_back).
 
 use std::ffi::c_int;
@@ -80,14 +80,14 @@ impl Owner {
         }
     }
 
-    /// Returns whether only an attached thread may drop it. (pyo3 would take a bytes object anywhere, but into a list behind a lock that a
-    /// forked child could find locked.)
+    /// Returns whether only an attached thread may drop it. (pyo3 would accept a bytes object anywhere, but into a list behind a
+    /// lock that a forked child could find locked.)
     fn needs_interpreter(&self) -> bool {
         matches!(self, Owner::Export(_) | Owner::Tensor(_) | Owner::Bytes(_))
     }
 }
 
-/// A part of an object's memory that one operation has; the default has none.
+/// A part of an object's memory that one operation uses; the default is empty.
 pub(crate) struct Destination {
     owner: Owner,
     start: *mut u8,
@@ -183,7 +183,7 @@ impl Destination {
         std::mem::take(&mut self.owner).release(py);
     }
 
-    /// Returns the bytes object that was read into; of fewer bytes a copy, as the file's end rarely comes.
+    /// Returns the bytes object of the read; a copy if fewer bytes were read, which is rare.
     pub(crate) fn into_bytes(mut self, py: Python<'_>, len: usize) -> Py<PyAny> {
         let object = match std::mem::take(&mut self.owner) {
             Owner::Bytes(object) => {
@@ -221,14 +221,14 @@ unsafe fn fill(
 ) -> PyResult<()> {
     let size = isize::try_from(len).map_err(|_| PyBufferError::new_err("too long for a buffer"))?;
     let read_only = c_int::from(is_read_only);
-    // SAFETY: the caller's promise; the view takes a reference to the object.
+    // SAFETY: the caller's promise; the view holds a reference to the object.
     match unsafe { ffi::PyBuffer_FillInfo(view, object.as_ptr(), start.cast(), size, read_only, flags) } {
         0 => Ok(()),
         _ => Err(PyErr::fetch(object.py())),
     }
 }
 
-/// Writable memory that begins at a page, for reads without a copy. It has the buffer protocol: use memoryview(memory),
+/// Writable memory that starts at a page, for reads without a copy. It has the buffer protocol: use memoryview(memory),
 /// numpy.frombuffer(memory, dtype) or torch.frombuffer(memory, dtype=...); and DLPack.
 #[pyclass(frozen, module = "forebay")]
 pub(crate) struct Memory {
@@ -277,9 +277,9 @@ impl Memory {
     }
 }
 
-/// Returns `nbytes` bytes of new memory that begins at a page, for use as a destination: direct reads of whole blocks then need
-/// no copy. It is filled with zeros, unless `zeroed` is false: then its bytes are arbitrary. Of 8 MiB and more it lies in huge pages
-/// where the system has them, and if it is not filled, a thread makes its pages ready while the first reads into it run.
+/// Returns `nbytes` bytes of new memory that starts at a page, for use as a destination: direct reads of whole blocks then need no
+/// copy. It is filled with zeros, unless `zeroed` is false: then its bytes are arbitrary. From 8 MiB on it is in huge pages if the
+/// system has them, and if it is not filled, a thread makes its pages ready while the first reads into it run.
 #[pyfunction]
 #[pyo3(signature = (nbytes, *, zeroed=true))]
 pub(crate) fn allocate(nbytes: isize, zeroed: bool) -> PyResult<Memory> {

@@ -17,7 +17,7 @@ use crate::memory::Owner;
 /// The number of forks between the process that loaded the module and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static CURRENT: PerProcess<Process> = PerProcess::new();
-/// The interpreter has begun to end: no object of it is touched from outside any more.
+/// The interpreter is shutting down: no object of it is touched from outside any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// The settings for the engine; never held while the interpreter is released, so that no fork finds it locked.
 static SETTINGS: Mutex<Settings> = Mutex::new(Settings::NONE);
@@ -73,10 +73,10 @@ extern "C" fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Lets forked children notice that they are; once for a process. Refuses interpreters beside the first one, whose objects the
+/// Lets forked children notice that they are; once for a process. Refuses interpreters other than the first, whose objects the
 /// engine's threads could not distinguish.
 pub(crate) fn prepare(_: Python<'_>) -> PyResult<()> {
-    // SAFETY: attached, so there is a current interpreter.
+    // SAFETY: attached, so a current interpreter exists.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
     if number != 0 {
         return Err(PyImportError::new_err(
@@ -128,9 +128,9 @@ pub(crate) fn started_engine() -> Option<&'static Engine> {
 
 /// Sets how the engine starts. Call it before the first file is opened.
 ///
-/// arena_bytes: the most bytes of I/O memory, 1 GiB by default. overflow_bytes: the most bytes beside it, 64 MiB by default.
-/// shards: the number of storage threads, one to a few by default. queue_depth: requests of one thread in flight.
-/// driver: "auto", "uring" or "threads". An omitted setting keeps its default.
+/// arena_bytes: the most bytes of I/O memory, 1 GiB by default. overflow_bytes: the most bytes in addition to it, 64 MiB by
+/// default. shards: the number of storage threads, one to a few by default. queue_depth: requests of one thread in flight. driver:
+/// "auto", "uring" or "threads". An omitted setting keeps its default.
 ///
 /// Raises RuntimeError when the engine of this process runs already. A forked child that has not used the engine yet may set
 /// other values than its parent.
@@ -170,14 +170,14 @@ pub(crate) fn configure(
     Ok(())
 }
 
-/// Marks the end of the interpreter, after which memory of Python that comes back late is left where it is.
+/// Marks the end of the interpreter, after which memory of Python that is returned late is leaked.
 #[pyfunction]
 pub(crate) fn close_at_exit() {
     ENDING.store(true, Ordering::Release);
 }
 
 impl Process {
-    /// Takes an object that cannot be released here, because this thread is not attached to the interpreter.
+    /// Queues an object that cannot be released here, because this thread is not attached to the interpreter.
     pub(crate) fn give_back(&self, owner: Owner) {
         if ENDING.load(Ordering::Acquire) {
             std::mem::forget(owner);
@@ -192,7 +192,7 @@ impl Process {
         }
     }
 
-    /// Releases what has come back.
+    /// Releases the queued objects.
     pub(crate) fn release_returned(&self, py: Python<'_>) {
         if !self.has_returned.load(Ordering::Relaxed) {
             return;

@@ -86,7 +86,7 @@ impl Ranges {
         let Some((is_signed, is_swapped)) = number_form(buffer) else {
             return Err(PyTypeError::new_err("the array of ranges must have the type int64 or uint64"));
         };
-        // Row by row, whatever the strides are.
+        // Row by row, for any strides.
         let bytes = PyMemoryView::from(object)?.call_method0("tobytes")?.cast_into::<PyBytes>()?;
         let (numbers, _) = bytes.as_bytes().as_chunks::<8>();
         let (pairs, _) = numbers.as_chunks::<2>();
@@ -104,8 +104,8 @@ impl Ranges {
     }
 }
 
-/// Returns whether a buffer's numbers are signed, and whether their bytes stand in the other order than this machine's; `None` for all
-/// but whole numbers of 64 bits. (pyo3 takes numbers of the other order as this machine's.)
+/// Returns whether a buffer's numbers are signed, and whether their byte order differs from this machine's; `None` for all but
+/// whole numbers of 64 bits. (pyo3 reads numbers of the other order as this machine's.)
 fn number_form(buffer: &PyUntypedBuffer) -> Option<(bool, bool)> {
     let (order, letter) = match *buffer.format().to_bytes() {
         [letter] => (b'@', letter),

@@ -70,7 +70,7 @@ impl Scan {
     }
 }
 
-/// Returns a block as Python may keep it: in I/O memory while there is plenty, as a copy where a program keeps many.
+/// Returns a block in the form that Python keeps: in I/O memory while that is plentiful, as a copy if a program keeps many.
 fn kept(block: forebay::Block) -> Result<Value, Fault> {
     let is_scarce = process::started_engine().is_some_and(|engine| {
         let memory = engine.memory();
@@ -92,7 +92,7 @@ impl Scan {
         drive::run(py, process::engine(py)?, self.next()?, false)
     }
 
-    /// Begins the read of the next block on an asyncio loop.
+    /// Starts the read of the next block on an asyncio loop.
     fn _begin_next(&self, hub: &Bound<'_, Hub>, make_future: &Bound<'_, PyAny>) -> PyResult<Call> {
         Hub::begin(hub, make_future, self.next()?)
     }

@@ -15,7 +15,7 @@ const LENGTH_BYTES: u64 = 8;
 
 type Tensor<'py> = (String, String, pyo3::Bound<'py, PyTuple>, u64, u64);
 
-/// Returns the metadata of a header and its tensors in the order of the file: name, dtype, shape, and begin and end in the file.
+/// Returns the metadata of a header and its tensors in the order of the file: name, dtype, shape, and start and end in the file.
 ///
 /// `file_bytes` is the length of the file. Raises ValueError for a header that is not valid, or does not describe the whole file:
 /// tensors that overlap, leave holes, or end before or behind the end of the file.
@@ -68,8 +68,8 @@ pub(crate) enum Slice {
     Part(usize, usize, NonZeroUsize),
 }
 
-/// Returns the ranges of bytes, from the tensor's own begin on, that a slice of a tensor has, as pairs of offset and length in their
-/// order, and the shape of the slice. `slices` has for each dimension an index, or start, stop and step; none of them may be empty.
+/// Returns the ranges of bytes, from the tensor's start, of a slice of a tensor, as pairs of offset and length in their order, and
+/// the shape of the slice. `slices` has for each dimension an index, or start, stop and step, which must not be empty.
 #[pyfunction]
 pub(crate) fn slice_ranges(
     dtype: &str,

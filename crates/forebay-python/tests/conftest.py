@@ -1,4 +1,4 @@
-"""What several tests use: files of known bytes, programs in processes of their own, waiting for what must come."""
+"""Shared by several tests: files of known bytes, programs in separate processes, waits for expected events."""
 
 import os
 import subprocess
@@ -77,7 +77,7 @@ def evict():
 
 @pytest.fixture
 def program():
-    """Runs a program in an interpreter of its own. It fails if the program does, or takes too long."""
+    """Runs a program in a separate interpreter. Fails if the program does, or exceeds its time limit."""
 
     def run(source, *arguments, code=0, timeout=60, options=()):
         command = [sys.executable, *options, "-c", textwrap.dedent(source), *map(str, arguments)]

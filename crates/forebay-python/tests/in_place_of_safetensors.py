@@ -15,7 +15,7 @@ import forebay.safetensors.torch
 safetensors.safe_open = safetensors.torch.safe_open = forebay.safetensors.safe_open
 safetensors.numpy.load_file = forebay.safetensors.numpy.load_file
 safetensors.torch.load_file = forebay.safetensors.torch.load_file
-# What a test expects may come from either: reading is ours, writing is theirs.
+# A test may expect either: reading is ours, writing is theirs.
 safetensors.SafetensorError = (safetensors.SafetensorError, forebay.safetensors.SafetensorError)
 
 LEFT_OUT = {

@@ -21,7 +21,7 @@ HOLES = 1 << 40
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request):
-    """Runs a coroutine on a loop of its own."""
+    """Runs a coroutine on a new loop."""
     if request.param == "asyncio":
         return asyncio.run
     uvloop = pytest.importorskip("uvloop")
@@ -39,7 +39,7 @@ def run(request):
 
 @pytest.fixture
 def slow(tmp_path):
-    """A file and a batch that takes many seconds."""
+    """A file and a batch that lasts many seconds."""
     path = tmp_path / "holes"
     with open(path, "wb") as holes:
         holes.truncate(HOLES)
@@ -282,7 +282,7 @@ def test_a_forked_child_makes_a_loop_of_its_own(data, content):
 
         async def fork_inside():
             await file.aread(0, 1)
-            # The child has no running loop; one of its own works.
+            # The child has no running loop; a new loop works.
             return in_child(lambda: asyncio.run(file.aread(5, 5)) == content[5:10])
 
         assert asyncio.run(fork_inside()) == "True"

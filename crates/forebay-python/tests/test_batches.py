@@ -83,7 +83,7 @@ def test_ranges_come_in_many_forms(data, content):
 def arrays_of(numpy, pairs):
     """The pairs as arrays of each order of bytes and each layout.
 
-    Regression: the numbers of a big-endian array were taken as this machine's, so that offset 1 became 2^56."""
+    Regression: the numbers of a big-endian array were read as this machine's, so that offset 1 became 2^56."""
     for order in "<>=":
         for letter in "iu":
             plain = numpy.array(pairs, f"{order}{letter}8")
@@ -127,10 +127,10 @@ def test_several_files_are_one_batch(tmp_path, mode):
 
 
 def test_a_warm_file_is_read_from_the_page_cache(tmp_path, content):
-    """A batch into the program's memory went to the device although the page cache had everything: `out=` of a warm file took as
-    long as that of a cold one."""
+    """A batch into the program's memory was read from the device although the page cache had everything: `out=` of a warm file
+    lasted as long as that of a cold file."""
     path = tmp_path / "warm"
-    # The kernel may take pages back, or find one busy.
+    # The kernel may reclaim pages, or find a page busy.
     for _ in range(20):
         path.write_bytes(content)
         with forebay.open(path) as file:

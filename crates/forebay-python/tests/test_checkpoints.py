@@ -96,7 +96,7 @@ def test_the_files_of_the_old_checkpoint_are_removed(dcp, tmp_path):
     for number in range(3):
         dcp.save(state(number), storage_writer=CheckpointWriter(tmp_path))
         found = set(os.listdir(tmp_path))
-        # Before the first save no metadata say that it is older than a save that goes on.
+        # Before the first save no metadata show that it is older than a running save.
         left = {".forebay-0123.tmp"} if number == 0 else set()
         assert found & files <= {".metadata"} and len(found - left) == 2 and left <= found
         files = found - left
@@ -147,7 +147,7 @@ def test_a_save_whose_files_are_gone_leaves_the_old_checkpoint(dcp, tmp_path):
 
 
 def test_the_working_directory_takes_a_checkpoint(dcp, tmp_path, monkeypatch):
-    """The save failed after it had replaced the metadata, whose folder it took for one with an empty name."""
+    """The save failed after it had replaced the metadata, because it parsed their folder as an empty name."""
     from forebay.checkpoint import CheckpointReader, CheckpointWriter
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Batches over more files than the process may have open. Before, all files of a batch were open at once."""
+"""Batches over more files than the process may have open. Before, all files of a batch were open together."""
 
 import pytest
 

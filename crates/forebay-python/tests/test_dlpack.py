@@ -1,4 +1,4 @@
-"""Memory of ours that other libraries take by DLPack."""
+"""Memory of ours that other libraries import by DLPack."""
 
 import ctypes
 import gc
@@ -50,7 +50,7 @@ USED = ctypes.create_string_buffer(b"used")
 
 
 class Consumer:
-    """A library that takes a capsule as the specification of DLPack says."""
+    """A library that consumes a capsule according to the specification of DLPack."""
 
     def __init__(self, capsule):
         api = ctypes.pythonapi
@@ -151,7 +151,7 @@ def test_arguments_are_checked(block):
 
 
 def test_a_block_lives_until_its_consumer_has_deleted_it(program, data):
-    """In a process of its own, where no other test holds I/O memory."""
+    """In a separate process, where no other test holds I/O memory."""
     program(
         """
         import gc, sys, threading, time
@@ -224,7 +224,7 @@ def test_a_forked_child_gets_no_io_memory(block, content):
         inherited = Consumer(memory.__dlpack__())
         assert inherited.bytes() == known(0, 5000), "ordinary memory is inherited"
         inherited.delete()
-        # The child has them and can let them go, although their memory is not here.
+        # The child has them and can drop them, although it lacks their memory.
         taken.delete()
         capsule = None
         return "fine"

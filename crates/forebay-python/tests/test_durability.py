@@ -1,6 +1,6 @@
-"""Calls that promise durable bytes. Regression for their kind: a log's and a store's close returned success after the layer below was gone, and
-what they had acknowledged was lost. Every such call is made here with the file's limit reached or the file closed, before and
-during the call: it raises, or all of its bytes are in the file."""
+"""Calls that promise durable bytes. Regression for their kind: a log's and a store's close returned success after the layer below
+was closed, and acknowledged data was lost. Every such call is made here with the file's limit reached or the file closed, before
+and during the call: it raises, or all of its bytes are in the file."""
 
 import pytest
 

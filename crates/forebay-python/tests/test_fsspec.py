@@ -95,7 +95,7 @@ def test_the_mode_of_reads_has_a_word_of_its_own(data, content):
 
 @pytest.mark.parametrize("name", ["tiny", "empty.zip"])
 def test_archives_shorter_than_their_end(fs, tmp_path, name):
-    """Regression: zipfile seeks to 22 bytes before the end and expects OSError where there is no such place; it was ValueError."""
+    """Regression: zipfile seeks to 22 bytes before the end and expects OSError if the file is shorter; it was ValueError."""
     (tmp_path / "tiny").write_bytes(b"hello")
     zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
     with fs.open(str(tmp_path / name)) as file:
@@ -243,7 +243,7 @@ def test_dask_reads_by_it(fs, tmp_path, content):
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text(f"line {number}\n" * 1000)
     lines = bag.read_text(f"forebay://{tmp_path}/*.txt", blocksize=2000)
-    # Each block is a task: in threads of this process, and in processes of their own.
+    # Each block is a task: in threads of this process, and in separate processes.
     assert lines.npartitions > 5
     for scheduler in ("threads", "processes"):
         counted = dict(lines.frequencies().compute(scheduler=scheduler))

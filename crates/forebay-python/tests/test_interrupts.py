@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-# A file of holes, and a batch that takes many seconds of it: one request at a time.
+# A file of holes, and a batch of it that lasts many seconds: one request at a time.
 SLOW = """
 import gc, os, signal, sys, threading, time
 import forebay

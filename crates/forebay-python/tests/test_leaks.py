@@ -16,7 +16,7 @@ def resident_bytes():
 
 
 def swapped_bytes():
-    """Returns the bytes that the kernel has taken back from this process meanwhile."""
+    """Returns the bytes that the kernel has reclaimed from this process meanwhile."""
     with open("/proc/self/status") as text:
         return sum(int(line.split()[1]) << 10 for line in text if line.startswith("VmSwap:"))
 
@@ -117,7 +117,7 @@ def test_new_memory_gets_ready_beside_its_use(eventually):
     before = resident_bytes() + swapped_bytes()
     memory = forebay.allocate(size, zeroed=False)
     view = memoryview(memory)
-    # Its pages come while they are written to; each keeps what was written.
+    # Its pages are allocated while they are written to; each keeps its contents.
     for place in range(0, size, 1 << 20):
         view[place : place + 4] = place.to_bytes(4, "little")
     eventually(lambda: threads_of_memory() == 0)

@@ -1,4 +1,4 @@
-"""File objects over a file: each result is that of io.BytesIO, and the libraries that take one read through it."""
+"""File objects over a file: each result is that of io.BytesIO, and the libraries that accept one read through it."""
 
 import csv
 import gzip

@@ -293,7 +293,7 @@ def test_tensors_at_any_byte_are_aligned_in_memory(tmp_path, pad, order):
             assert tensor.flags.aligned and tensor.flags.writeable, name
             assert tensor.dtype == UNALIGNED[name].dtype and (tensor == UNALIGNED[name]).all()
     if order is LONGEST_FIRST:
-        # They share one piece of memory still: it begins where the tensors do.
+        # They still share one piece of memory: it starts with the tensors.
         places = [found[0][name].__array_interface__["data"][0] for name in order]
         assert [place - places[0] for place in places] == [0, 16, 32, 46]
 

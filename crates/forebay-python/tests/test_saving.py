@@ -232,7 +232,7 @@ def test_only_a_regular_file_is_replaced(tmp_path, kind):
 
 
 def test_a_temporary_shows_no_more_than_the_file_that_it_replaces(tmp_path):
-    """The new bytes of a file that only its owner may read could be read by all until they took its place."""
+    """The new bytes of a file that only its owner may read could be read by all until they replaced it."""
     path, plain = tmp_path / "file", tmp_path / "plain"
     plain.touch()
 

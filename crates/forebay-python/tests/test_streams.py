@@ -12,7 +12,7 @@ from test_safetensors import numpy, same
 
 @pytest.fixture
 def model(tmp_path):
-    """Files as those of a model: short tensors, long ones, none, and a header that puts them at any byte."""
+    """Files as those of a model: short tensors, long tensors, no tensors, and a header that puts them at any byte."""
     count = numpy.arange(6_000_000, dtype="u4")
     files = [
         {f"{number}": count[number : number * 5] for number in range(300)},

@@ -95,7 +95,7 @@ def header(tensors, pad=0):
 
 
 def test_tensors_of_every_size(tmp_path):
-    """Among them one of 5 GiB, sparse, of which slices are read; those behind it begin beyond 32 bits."""
+    """Among them one of 5 GiB, sparse, of which slices are read; the tensors after it start beyond 32 bits."""
     sizes = [*LENGTHS, 5 * GIB, *LENGTHS[:9]]
     tensors, at = {}, 0
     for number, size in enumerate(sizes):

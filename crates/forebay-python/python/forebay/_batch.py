@@ -18,7 +18,7 @@ __all__ = ["Batch", "Turns", "open_to_read", "read_file"]
 
 # Ranges from here on are read by themselves, into their bytes: a batch has its bytes twice for a moment.
 _LONG_BYTES = 4 << 20
-# Of these on a loop at once, each with a file that is open.
+# Of these on a loop together, each with an open file.
 _LONG_READS = 16
 
 
@@ -65,7 +65,7 @@ class Batch:
         # Of those that are left to read: a file's number, offset and length; and the places of their results.
         self._requests: list[tuple[int, int, int]] = []
         self._places: list[int] = []
-        # Long ones: the place of the result, path, start and end.
+        # Long ranges: the place of the result, path, start and end.
         self._long: list[tuple[int, str, int, int]] = []
         sizes: dict[str, int | OSError] = {}
         for number, (path, start, end) in enumerate(ranges):
@@ -133,7 +133,7 @@ class Batch:
             self._results[number] = bytes(view)
 
     def _read_each(self) -> None:
-        """Reads one by one, so that each failure goes to its range."""
+        """Reads one by one, so that each failure is that of its range."""
         paths = list(self._numbers)
         for number, (file, start, length) in zip(self._places, self._requests):
             self._results[number] = self._read_one(paths[file], start, start + length)
@@ -149,7 +149,7 @@ _Asked = list[tuple[str, "int | None", "int | None", "asyncio.Future[bytes]"]]
 
 
 class Turns:
-    """Reads of the tasks of asyncio loops: those that begin in one turn of a loop are one batch."""
+    """Reads of the tasks of asyncio loops: reads that start in one turn of a loop are one batch."""
 
     def __init__(self, mode: str) -> None:
         self._mode = mode

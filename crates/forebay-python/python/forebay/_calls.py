@@ -1,4 +1,4 @@
-"""Calls that go on while the thread that made them does something else."""
+"""Calls that continue while the thread that made them does other work."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Calls"]
 
 
 class Calls:
-    """Calls under way; one thread uses them at a time. A call of one operation of the core needs no thread to go on."""
+    """Calls under way; one thread uses them at a time. A call of one operation of the core continues without a thread."""
 
     def __init__(self) -> None:
         self._hub = Hub()
 
     def begin(self, method: Callable[..., Call], *arguments: Any) -> Call:
-        """Begins a call by its method for asyncio, such as `file._begin_read_into`."""
+        """Starts a call by its method for asyncio, such as `file._begin_read_into`."""
         return method(self._hub, Future, *arguments)
 
     def end(self, call: Call) -> Any:

@@ -1,4 +1,4 @@
-"""Files, with the calls for asyncio beside those that wait."""
+"""Files, with calls for asyncio and calls that wait."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["File", "aread_many", "open", "read_many"]
 class File(_forebay.File):
     """An open file, made by forebay.open.
 
-    Every call may come from any thread, several at a time. Calls that wait release the interpreter meanwhile, and Ctrl-C ends
-    them. Their twins whose names begin with an `a` are for asyncio.
+    Any thread may make any call, several at a time. Calls that wait release the interpreter meanwhile, and Ctrl-C ends
+    them. Their variants with the prefix `a` are for asyncio.
 
     A buffer that is read into stays exported until the kernel is done with it, also after a call that ended early: until then
     Python neither resizes nor frees it.
@@ -94,8 +94,8 @@ class File(_forebay.File):
     def io(self, block_size: int = 1 << 20) -> Reader:
         """Returns a file object over the file (io.RawIOBase), to read: for numpy.load, zipfile, tarfile, pickle, torch.load, PIL.
 
-        It has a position of its own, which begins at 0, and reads ahead in blocks of `block_size` bytes where one reads on. Closing it leaves
-        the file open; `with forebay.open(path).io() as stream` closes both, as nothing else refers to the file then.
+        It has its own position, which starts at 0, and reads ahead in blocks of `block_size` bytes for sequential reads. Closing it
+        leaves the file open; `with forebay.open(path).io() as stream` closes both, as nothing else refers to the file then.
         """
         return Reader(self, block_size)
 
@@ -120,8 +120,8 @@ def open(
 ) -> File:
     """Opens a file, to read, or with `write` to read and write.
 
-    `mode` says where bytes come from: "adaptive" takes what the page cache has from it, reads all else past it, and keeps there what
-    is read again while memory is free, "direct" reads past it, "buffered" reads through it, "uncached" reads through it and leaves
+    `mode` selects the source of the bytes: "adaptive" reads cached bytes from the page cache, bypasses it for all others, and
+    caches bytes that are read again while memory is free, "direct" bypasses it, "buffered" uses it, "uncached" uses it and leaves
     nothing there.
 
     `create` makes a file that does not exist, `exclusive` fails where one does, `truncate` empties it; all need `write`.

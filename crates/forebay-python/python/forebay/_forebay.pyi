@@ -31,7 +31,7 @@ __version__: str
 _Out = TypeVar("_Out", bound=Any)
 _Path: TypeAlias = str | PathLike[str]
 
-# numpy's stubs call an array a buffer from Python 3.12 on, and tensors of torch are none.
+# numpy's stubs call an array a buffer from Python 3.12 on, and tensors of torch are not buffers.
 class _Tensor(Protocol):
     def __dlpack_device__(self) -> Any: ...
 

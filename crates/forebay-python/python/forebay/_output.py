@@ -1,4 +1,4 @@
-"""New files, which take the place of old ones once they are whole and durable."""
+"""New files, which replace old files once they are whole and durable."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from forebay._forebay import Call
 
 __all__ = ["Output", "sync_folder"]
 
-# Each write is one operation of the core, which goes on without a poll.
+# Each write is one operation of the core, which continues without a poll.
 _CHUNK_BYTES = 8 << 20
 # Writes under way, while the next chunk is filled.
 _DEPTH = 3
 
 
 class Output:
-    """A file object to write a new file from front to back. The end of its `with` block makes the bytes durable and puts the file in the
-    place of the old one at `path`; an exception in the block, or a failed write, leaves the old one as it is.
+    """A file object to write a new file from front to back. The end of its `with` block makes the bytes durable and replaces the
+    old file at `path`; an exception in the block, or a failed write, leaves the old file unchanged.
 
-    Only a regular file is replaced, and the new one gets its mode; another is created as every file is, by the umask.
+    Only a regular file is replaced, and the new file gets its mode; otherwise the file is created with the umask.
 
-    A process that is killed within the block leaves the new bytes in a file `.forebay-*.tmp` beside `path`.
+    A process that is killed within the block leaves the new bytes in a file `.forebay-*.tmp` next to `path`.
     It uses at most `_CHUNK_BYTES * (_DEPTH + 1)` bytes of memory.
     """
 
@@ -46,7 +46,7 @@ class Output:
         self._temporary = os.path.join(os.path.dirname(self._path), f".forebay-{secrets.token_hex(8)}.tmp")
         self._file = forebay.open(
             self._temporary,
-            # The writes are direct where the file system takes them.
+            # The writes are direct if the file system supports that.
             "adaptive",
             write=True,
             create=True,
@@ -63,7 +63,7 @@ class Output:
     def write(self, data: Any) -> int:
         """Writes all bytes of a buffer, which may be changed afterwards. Returns their number."""
         view = memoryview(data)
-        # A view without bytes may have a shape that no cast takes.
+        # A view without bytes may have a shape that no cast accepts.
         rest = view.cast("B") if view.nbytes else memoryview(b"")
         while rest:
             part = rest[: _CHUNK_BYTES - self._filled]
@@ -99,7 +99,7 @@ class Output:
         return chunk
 
     def _old_mode(self) -> int | None:
-        """Returns the mode of the file that is to be replaced, if there is one."""
+        """Returns the mode of the file that is to be replaced, if it exists."""
         try:
             mode = os.stat(self._path).st_mode
         except FileNotFoundError:
@@ -139,7 +139,7 @@ class Output:
             try:
                 self._file.close()
             finally:
-                # It is not there once it has taken the place of the old one.
+                # It no longer exists once it has replaced the old file.
                 with suppress(FileNotFoundError):
                     os.unlink(self._temporary)
 

@@ -16,7 +16,7 @@ __all__ = ["Reader"]
 
 # The first read at a new place: a header, a directory of an archive, most small files.
 _FIRST_BYTES = 64 << 10
-# From here on a read goes to its destination; the core has all of it in flight.
+# From this size on a read is made directly into its destination; the core has all of it in flight.
 _DIRECT_BYTES = 4 << 20
 _PEEK_BYTES = 8 << 10
 _LINE_BYTES = 512
@@ -25,14 +25,14 @@ _DEPTH = 4
 
 
 class Reader(io.RawIOBase):
-    """A file object to read, made by File.io: for numpy.load, zipfile, tarfile, pickle, torch.load, PIL and all that take one.
+    """A file object to read, made by File.io: for numpy.load, zipfile, tarfile, pickle, torch.load, PIL and others.
 
-    The first read at a place reads 64 KiB there. Where reads follow one another, blocks of `block_size` bytes are in flight ahead of
-    them; reads of 4 MiB and more go to the device as they are. A read returns fewer bytes only at the file's end. Lines are read much
-    faster through io.BufferedReader(file).
+    The first read at a place reads 64 KiB there. For sequential reads, blocks of `block_size` bytes are in flight ahead of them;
+    reads of 4 MiB and more are passed to the device unchanged. A read returns fewer bytes only at the file's end. Lines are read
+    much faster through io.BufferedReader(file).
 
     Bytes that are written meanwhile may not be seen if they were read ahead. One thread uses it at a time. It has no `fileno`, as the
-    descriptor of a file may want aligned memory. Closing it leaves the File open; one that nothing else refers to is closed with it.
+    descriptor of a file may need aligned memory. Closing it leaves the File open, unless nothing else refers to it.
     """
 
     def __init__(self, file: File, block_size: int) -> None:
@@ -64,7 +64,7 @@ class Reader(io.RawIOBase):
         return self._begin <= position < self._begin + len(self._ready)
 
     def _part(self, position: int, size: int) -> memoryview | bytes:
-        """Returns bytes at a position, at most `size`; none at the end."""
+        """Returns bytes at a position, at most `size`; empty at the end."""
         file = self._open_file()
         if not self._has(position):
             if size >= _DIRECT_BYTES:
@@ -74,7 +74,7 @@ class Reader(io.RawIOBase):
         return self._ready[skip : skip + size]
 
     def _read_ahead(self, file: File, position: int) -> None:
-        """Makes bytes at a position ready; none at the end."""
+        """Prepares bytes at a position; empty at the end."""
         length = len(self._ready)
         end = self._begin + length
         # As one reads on, or steps over a little.
@@ -84,7 +84,7 @@ class Reader(io.RawIOBase):
             self._ready = memoryview(file.read(position, min(_FIRST_BYTES, self._block_size)))
             self._begin = position
             return
-        # A scan that failed, or whose wait was ended by a signal, may not go on with the next byte.
+        # A scan that failed, or whose wait was ended by a signal, may not continue with the next byte.
         scan, self._scan = self._scan, None
         if scan is None:
             if not 0 < file.size <= position:

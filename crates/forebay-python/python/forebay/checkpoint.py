@@ -56,11 +56,11 @@ class _Files(FileSystem):
 class CheckpointWriter(FileSystemWriter):
     """A StorageWriter for torch.distributed.checkpoint's save and async_save.
 
-    Every file is durable before the metadata name it, and the metadata come last. Data files have new names in each save: while a
-    checkpoint is replaced, all of the old one or all of the new one is there, whenever the processes are killed. Files of the old
-    checkpoint, and what saves before it left when they were killed, are removed at the end. Files that were written after the old
-    checkpoint stay: another save may go on. The checkpoint is that of the save that ends last; a save of which a file was removed
-    raises FileNotFoundError and leaves the checkpoint as it is.
+    Every file is durable before the metadata name it, and the metadata are written last. Data files have new names in each save:
+    while a checkpoint is replaced, all of the old or all of the new checkpoint exists, even if the processes are killed. Files of
+    the old checkpoint, and files of earlier saves that were killed, are removed at the end. Files that were written after the old
+    checkpoint stay: another save may be running. The checkpoint is that of the save that ends last; a save of which a file was
+    removed raises FileNotFoundError and leaves the checkpoint unchanged.
 
     The writes give way to other I/O of the process unless `background` is False. `options` are those of torch's FileSystemWriter,
     such as `thread_count`.

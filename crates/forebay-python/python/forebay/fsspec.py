@@ -3,7 +3,7 @@
 >>> import pandas
 >>> table = pandas.read_parquet("forebay:///srv/tables/part-0.parquet")
 
-Paths, listings, writes, moves and removals are those of fsspec's local file system. Reads go through Forebay: the ranges of
+Paths, listings, writes, moves and removals are those of fsspec's local file system. Reads are made by Forebay: the ranges of
 `cat_ranges` are one batch, and open files read ahead.
 """
 
@@ -28,11 +28,11 @@ _READ_MODES = ("adaptive", "direct", "buffered", "uncached")
 class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
     """fsspec's local file system with reads by Forebay.
 
-    `read_mode` is the mode of forebay.open, `block_size` the bytes that an open file reads at once (4 MiB by default). (`mode` is
-    fsspec's word: `fsspec.open` takes it as "rb" and never gives it to a file system.)
+    `read_mode` is the mode of forebay.open, `block_size` the bytes of one read of an open file (4 MiB by default). (`mode` is
+    fsspec's term: `fsspec.open` accepts it as "rb" and never passes it to a file system.)
 
-    Behind `forebay://` a path begins at the root, with one slash more or without: `forebay://srv/a` and `forebay:///srv/a` are the
-    same file. Paths without the protocol, or behind `forebay:` alone, may be relative.
+    After `forebay://` a path starts at the root, with or without a further slash: `forebay://srv/a` and `forebay:///srv/a` are the
+    same file. Paths without the protocol, or with only `forebay:`, may be relative.
     """
 
     protocol = ("forebay",)
@@ -57,7 +57,7 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
         text = os.fspath(path)
         if text.startswith("forebay://"):
             text = text[len("forebay://") :]
-            # pathlib makes one slash of several, and libraries put back two of the three: the path begins at the root all the same.
+            # pathlib makes one slash of several, and libraries restore two of the three: the path starts at the root all the same.
             if not text.startswith(("/", "~", "./", "../")):
                 text = f"/{text}"
         elif text.startswith("forebay:"):
@@ -133,8 +133,8 @@ def _checked(results: list[bytes | OSError], on_error: str) -> list[bytes | OSEr
 class AsyncForebayFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]
     """The same file system for asyncio, with the same arguments: `AsyncForebayFileSystem(asynchronous=True)`.
 
-    Its reads need no thread. `_cat_ranges` is one batch, and so are all `_cat_file` that begin in one turn of the loop, as those of `_cat`.
-    All other calls are those of ForebayFileSystem in threads.
+    Its reads need no thread. `_cat_ranges` is one batch, and so are all `_cat_file` that start in one turn of the loop, as those of
+    `_cat`. All other calls are those of ForebayFileSystem in threads.
     """
 
     def __init__(self, *arguments: Any, asynchronous: bool | None = None, **options: Any) -> None:

@@ -19,14 +19,14 @@ class RangeDataset:
 
     `paths` are the files, `ranges` for each sample a file's number, an offset and a length: tuples, or an array of shape (n, 3).
     With a single file they may be pairs of offset and length. `transform` makes the sample out of a memoryview of its bytes, such
-    as `lambda view: torch.frombuffer(view, dtype=torch.float32)`; without one the samples are memoryviews.
+    as `lambda view: torch.frombuffer(view, dtype=torch.float32)`; without it the samples are memoryviews.
 
-    Each sample has memory of its own. With `shared` the samples of a batch are parts of one piece of memory, which saves a copy; a sample
-    that is kept, or what a transform made over its bytes, keeps all of the batch then. It suits loaders that copy samples into a batch of
-    theirs, as torch's default collation does.
+    Each sample has its own memory. With `shared` the samples of a batch are parts of one piece of memory, which saves a copy; a
+    sample that is kept, or an object that a transform made over its bytes, then keeps all of the batch. It suits loaders that copy
+    samples into their own batch, as torch's default collation does.
 
-    There may be more files than the process may have open: those that were read last stay open, and others are opened by their paths
-    when they are read again. A path that leads to another file by then raises OSError (ESTALE).
+    The files may exceed the limit of open files of the process: those that were read last stay open, and others are opened by their
+    paths when they are read again. A path that refers to another file by then raises OSError (ESTALE).
 
     It works with every start method of worker processes, also with fork: a worker opens the files again at its first sample.
     """

@@ -23,7 +23,7 @@ from forebay._batch import Batch, Turns, read_file
 
 __all__ = ["ForebayStore"]
 
-# A key that is none, as LocalStore has it.
+# An invalid key, as in LocalStore.
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
@@ -105,7 +105,7 @@ class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
 
 
 def _bounds(byte_range: ByteRequest | None) -> tuple[int | None, int | None]:
-    """Returns start and end; negative ones count from the end of the value."""
+    """Returns start and end; negative values count from the end of the value."""
     if byte_range is None:
         return None, None
     if isinstance(byte_range, RangeByteRequest):

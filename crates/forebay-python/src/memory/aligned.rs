@@ -1,4 +1,4 @@
-//! Ordinary memory that begins at a page, and how its pages get ready.
+//! Page-aligned memory, and the preparation of its pages.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -10,14 +10,14 @@ use pyo3::prelude::*;
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
-/// From here on memory begins at a huge page.
+/// From this size on memory starts at a huge page.
 const LARGE_BYTES: usize = 4 * HUGE_PAGE;
-/// A huge page that takes longer is dearer than small ones: a virtual machine whose host has to find the memory (0.1 ms at best, 4.6 ms
+/// A slower huge page costs more than small pages: a virtual machine whose host has to find the memory (0.1 ms at best, 4.6 ms
 /// measured there).
 const HUGE_LIMIT: Duration = Duration::from_micros(800);
 /// Small pages after such a huge one, until the next is tried.
 const SMALL_BYTES: usize = 512 << 20;
-/// Memory that begins at a page, so that devices can write into it without a copy; of 8 MiB and more at a huge page.
+/// Memory that starts at a page, so that devices can write into it without a copy; from 8 MiB on at a huge page.
 pub(crate) struct AlignedMemory {
     start: NonNull<u8>,
     len: usize,
@@ -59,13 +59,14 @@ impl AlignedMemory {
         Ok(aligned)
     }
 
-    /// Begins to make the pages of large memory ready, from its front, in a thread: making them takes as long as copying into them, and where a
-    /// read meets a page that is not there, it waits. The thread ends with the last page, or when nothing else has the memory.
+    /// Starts to prepare the pages of large memory, from its front, in a thread: preparing them costs as much time as copying into
+    /// them, and a read that meets an unprepared page waits. The thread ends with the last page, or when it holds the last
+    /// reference to the memory.
     pub(crate) fn populate(self: &Arc<AlignedMemory>) {
         if self.len >= LARGE_BYTES {
             let aligned = Arc::clone(self);
             let thread = std::thread::Builder::new().name("forebay-memory".into());
-            // Without the thread the pages come with the first writes, as in all other memory.
+            // Without the thread the pages are allocated by the first writes, as in all other memory.
             let _ = thread.spawn(move || aligned.populate_all());
         }
     }
@@ -90,10 +91,10 @@ impl AlignedMemory {
         }
     }
 
-    /// Gives the kernel an advice about a part; returns whether it took it. A refusal costs speed only.
+    /// Gives the kernel an advice about a part; returns whether it was accepted. A refusal costs speed only.
     fn advise(&self, offset: usize, bytes: usize, advice: libc::c_int) -> bool {
         debug_assert!(offset + bytes <= self.len, "the part is ours");
-        // SAFETY: pages of our own, and none of the advices here changes a byte, also while other code writes to them.
+        // SAFETY: pages of our own, and no advice used here changes a byte, even while other code writes to them.
         unsafe { libc::madvise(self.start.as_ptr().add(offset).cast(), bytes, advice) == 0 }
     }
 
@@ -108,7 +109,7 @@ impl AlignedMemory {
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and the last owner is gone.
+        // SAFETY: allocated with this layout, and the last owner is dropped.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }

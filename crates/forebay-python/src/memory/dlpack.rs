@@ -59,7 +59,7 @@ pub(crate) struct Tensor(NonNull<ManagedTensor>);
 impl Tensor {
     /// Ends the export, on an attached thread.
     pub(super) fn delete(self) {
-        // SAFETY: taken out of its capsule, so it is ours to delete, once.
+        // SAFETY: the capsule has given it up, so it is deleted here, once.
         unsafe {
             if let Some(deleter) = self.0.as_ref().deleter {
                 deleter(self.0.as_ptr());
@@ -80,7 +80,7 @@ const IS_COPIED: u64 = 2;
 /// Unsigned numbers.
 const UNSIGNED: u8 = 1;
 
-/// Exports a tensor; `None` for an object that is none.
+/// Exports a tensor; `None` for any other object.
 pub(super) fn export(object: &Bound<'_, PyAny>) -> PyResult<Option<(Tensor, *mut u8, usize)>> {
     if !object.hasattr("__dlpack__")? {
         return Ok(None);
@@ -148,7 +148,8 @@ impl Form for VersionedTensor {
     const NAME: &'static CStr = c"dltensor_versioned";
 }
 
-/// Memory of ours with a consumer, until that runs the deleter: on any thread, attached or not, whatever has been closed meanwhile.
+/// Memory of ours with a consumer, until that runs the deleter: on any thread, attached or not, even after files or the engine
+/// were closed.
 #[repr(C)]
 struct Loan<F> {
     /// The first field, so that its address is the loan's.
@@ -181,8 +182,8 @@ unsafe extern "C" fn end_loan<F>(form: *mut F) {
 }
 
 unsafe extern "C" fn drop_capsule<F: Form>(capsule: *mut ffi::PyObject) {
-    // SAFETY: the interpreter's call, for a capsule of this form. A consumer that has taken the tensor has renamed it; otherwise the loan is
-    // the capsule's own.
+    // SAFETY: the interpreter's call, for a capsule of this form. A consumer that consumed the tensor has renamed it; otherwise the
+    // loan still belongs to the capsule.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, F::NAME.as_ptr()) != 0 {
             end_loan::<F>(ffi::PyCapsule_GetPointer(capsule, F::NAME.as_ptr()).cast());

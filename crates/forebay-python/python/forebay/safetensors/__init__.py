@@ -37,7 +37,7 @@ _CALL_BYTES = 4 << 20
 
 
 class SafetensorError(ValueError):
-    """A file is no valid safetensors file, or it is closed."""
+    """A file is not a valid safetensors file, or it is closed."""
 
 
 class _Info:
@@ -50,8 +50,8 @@ class _Info:
         self.end = end
 
     def is_aligned(self, place: int) -> bool:
-        """Returns whether its elements may begin at this place of memory."""
-        # No element is longer than 8 bytes; those of half a byte may begin anywhere.
+        """Returns whether its elements may start at this place of memory."""
+        # No element is longer than 8 bytes; those of half a byte may start anywhere.
         return place % 8 == 0 or place % max((self.end - self.begin) // max(math.prod(self.shape), 1), 1) == 0
 
 
@@ -118,7 +118,7 @@ class _Torch:
             return self.torch.empty(tuple(shape), dtype=dtype, device=self.device)
         item = self.torch.empty((), dtype=dtype).element_size()
         if offset % item:
-            # Tensors must begin at a multiple of their elements.
+            # Tensors must start at a multiple of their elements.
             memory, offset = bytearray(memoryview(memory)[offset : offset + nbytes]), 0
         flat = self.torch.frombuffer(memory, dtype=dtype, count=nbytes // item, offset=offset)
         if flat.data_ptr() % item:
@@ -203,9 +203,9 @@ class SafeOpen:
             raise KeyError(f"{self._file.path} has no tensor {name!r}") from None
 
     def _skip(self, begin: int, infos: Iterable[_Info]) -> int:
-        """Returns where in memory the bytes of the file from `begin` on, which have these tensors, begin."""
+        """Returns the place in memory of the bytes of the file from `begin` on, which have these tensors."""
         # Memory and file are aligned alike, so that the device writes into its place; tensors that the file has at any byte, as behind a
-        # header of any length, begin with the memory.
+        # header of any length, start with the memory.
         return begin % _PAGE if all(info.is_aligned(info.begin) for info in infos) else 0
 
     def _read(self, begin: int, end: int, skip: int, out: Any = None) -> Any:
@@ -224,17 +224,17 @@ class SafeOpen:
         return room
 
     def _places(self, infos: Sequence[_Info]) -> tuple[list[int], int]:
-        """Returns where in one piece of memory each of these tensors begins, and the length of that memory."""
+        """Returns the start of each of these tensors in one piece of memory, and the length of that memory."""
         places, total = [], 0
         for info in infos:
-            # An element of any type may begin at a multiple of 16.
+            # An element of any type may start at a multiple of 16.
             total += -total % 16
             places.append(total)
             total += info.end - info.begin
         return places, total
 
     def _span(self) -> tuple[int, int, int]:
-        """Returns the begin and the end of all tensors in the file, and where in memory they begin."""
+        """Returns the start and the end of all tensors in the file, and their start in memory."""
         infos = self._open_tensors().values()
         begin = min((info.begin for info in infos), default=0)
         return begin, max((info.end for info in infos), default=0), self._skip(begin, infos)
@@ -262,8 +262,8 @@ class SafeOpen:
         """Reads several tensors, or all, as one batch. They share one piece of memory.
 
         That is `out`, if it is given: any writable, contiguous buffer of at least `nbytes(names)` bytes, such as the memory of a model that
-        is no longer used, or the array of a pinned tensor (`tensor.numpy()`). Memory that begins at a page, such as that of
-        `forebay.allocate`, is read into without a copy; new memory may take longer to make than to fill. Raises ValueError if
+        is no longer used, or the array of a pinned tensor (`tensor.numpy()`). Memory that starts at a page, such as that of
+        `forebay.allocate`, is read into without a copy; new memory may be slower to allocate than to fill. Raises ValueError if
         `out` is too short.
 
         Elements lie at multiples of their length: a tensor for which that is not so in the shared memory is a copy.
@@ -383,9 +383,9 @@ def load_file(
     out: Any = None,
     backend: str | None = None,
 ) -> dict[str, Any]:
-    """Reads all tensors of a file at once, into one piece of memory that they share.
+    """Reads all tensors of a file together, into one piece of memory that they share.
 
-    `framework` is "np" (numpy) or "pt" (torch). The default is torch where the program has imported it or asks for another device
+    `framework` is "np" (numpy) or "pt" (torch). The default is torch if the program has imported it or requests another device
     than "cpu", else numpy. `out` is memory to read into, as for `SafeOpen.get_tensors`; as many bytes as the file has, and 4,096 more,
     are enough. `backend` is as for `safe_open`. Raises SafetensorError, a ValueError, for a file that is not valid.
     """
@@ -406,14 +406,14 @@ def stream_files(
     ahead_bytes: int = 256 << 20,
     progress: Callable[[int, int], object] | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """Yields the names and tensors of several files, such as the parts of a model, one file behind the other.
+    """Yields the names and tensors of several files, such as the parts of a model, one file after the other.
 
-    The tensors behind the yielded one are read meanwhile, also those of the next file: up to `ahead_bytes`, and one tensor at least.
-    Tensors that lie side by side share memory of up to 8 MiB, and longer ones have their own: the program's memory stays small if it
-    copies each tensor and drops it. `progress` is called before each tensor, with the bytes of the files up to its end and those of all files.
-    `device` and `framework` are as for `load_file`.
+    The tensors after the yielded tensor are read meanwhile, also those of the next file: up to `ahead_bytes`, and at least one
+    tensor. Adjacent tensors share memory of up to 8 MiB, and longer tensors have their own: the program's memory stays small if it
+    copies each tensor and drops it. `progress` is called before each tensor, with the bytes of the files up to its end and those of
+    all files. `device` and `framework` are as for `load_file`.
 
-    Raises as `load_file` does, when a file is begun. Closing the iterator gives up what is read ahead.
+    Raises as `load_file` does, at the start of a file. Closing the iterator drops the tensors that are read ahead.
     """
     paths = [os.fspath(filename) for filename in filenames]
     total = sum(os.path.getsize(path) for path in paths)
@@ -490,7 +490,7 @@ def _stream(
                 first.file.close()
             ahead -= first.nbytes
             reads.popleft()
-            # Its memory goes before that of the next reads is made.
+            # Its memory is freed before that of the next reads is allocated.
             del first
     finally:
         for group in (*reads, *([group] if group else [])):

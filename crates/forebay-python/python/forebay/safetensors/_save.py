@@ -29,13 +29,13 @@ def save_file(
 ) -> None:
     """Saves arrays of numpy, or tensors of torch on any device, as a safetensors file.
 
-    The new file takes the place of the old one when it is whole and durable: whatever happens meanwhile, `filename` is all of the old
-    file or all of the new one. A process that is killed may leave a file `.forebay-*.tmp` beside it. The writes go past the page cache
-    and need 32 MiB of memory, and as little for tensors that are not contiguous or on another device. They give way to other I/O of
-    the process unless `background` is False.
+    The new file replaces the old file when it is whole and durable: at any time `filename` is all of the old file or all of the new
+    file. A process that is killed may leave a file `.forebay-*.tmp` next to it. The writes bypass the page cache and need 32 MiB of
+    memory, also for tensors that are not contiguous or on another device. They give way to other I/O of the process unless
+    `background` is False.
 
-    Raises TypeError for what is no tensor, or has elements that the format does not know, ValueError for names and metadata that a header
-    cannot have, and OSError, also where `filename` is a device, a pipe or a socket.
+    Raises TypeError for an object that is not a tensor, or has elements unknown to the format, ValueError for names and metadata
+    that a header cannot have, and OSError, also where `filename` is a device, a pipe or a socket.
     """
     items = [_describe(name, tensor) for name, tensor in tensors.items()]
     # The longest elements first, so that all lie at multiples of their length.
@@ -77,7 +77,7 @@ def _describe(name: str, tensor: Any) -> tuple[str, Any, str, list[int], int, in
         dtype, item = str(tensor.dtype).removeprefix("torch."), tensor.element_size()
         shape, nbytes = list(tensor.shape), tensor.numel() * item
         if nbytes and tensor.device.type in ("cpu", "meta") and tensor.data_ptr() == 0:
-            # Such as tensors that are spread over ranks, or quantized ones.
+            # Such as tensors that are spread over ranks, or quantized tensors.
             raise TypeError(f"{name!r} is of {type(tensor)}, which has no bytes of its own; give the tensors that it is made of")
     else:
         numpy = sys.modules.get("numpy")
