@@ -1,25 +1,24 @@
-//! Handling of a full disk: the work that lacks space, the calls that are refused, and the reserve with which
-//! a full store shrinks. A process without descriptors counts as a full disk: the same work finds none, and is tried again.
+//! Handling of a full disk: the work that lacks space, the calls that are refused, and the reserve with which a full store shrinks.
+//! A process without descriptors counts as a full disk: the same work fails for lack of them, and is retried.
 //!
-//! A flush or a compaction that finds no space has changed nothing but whole pieces, so the store goes on: it is *full*. One
-//! task here manages the state. It releases the reserve, so that deletions can be compacted down to the last
-//! level. It retries the work whenever space may be free again, and twice a second. It ends the state when
-//! the reserve can be allocated again. That takes more space than the work had lacked, so the state does not
-//! flap.
+//! A flush or a compaction that finds no space has changed nothing but whole pieces, so the store continues: it is *full*. One task
+//! here manages the state. It releases the reserve, so that deletions can be compacted down to the last level. It retries the work
+//! whenever space may be free again, and twice a second. It ends the state when the reserve can be allocated again. That needs more
+//! space than the work had lacked, so the state does not flap.
 //!
-//! Unless its size was chosen, the reserve grows with the store, so that a small store takes little space.
+//! Unless its size was chosen, the reserve grows with the store, so that a small store uses little space.
 //!
-//! The two logs have a part of it in the shape of a segment (`wal.reserve`), in which they continue by a rename:
-//! other processes may take what the store gives up, but never that. So no log fails for lack of space:
+//! The two logs have a part of it in the shape of a segment (`wal.reserve`), in which they continue by a rename: other processes
+//! may use the space that the store frees, but never this part. So no log fails for lack of space:
 //!
-//! 1. puts end with the state, which begins when a next segment or a log's reserve finds no space. Those on their way go to the
-//!    log's reserve;
-//! 2. deletes are taken while the log has room for them and for the groups of the flush after them, and has taken little of the
-//!    reserve's space for them; else that flush begins, which gives segments back;
-//! 3. with nothing left to flush, deletes go to the log's reserve, which is as long as a segment: from then on two segments
-//!    take turns;
-//! 4. flushes, the manifest and compactions take the space of the file `reserve`, once it is removed. Work that finds it
-//!    taken by others waits;
+//! 1. puts are refused from the start of the state, when a next segment or a log's reserve finds no space. Puts already under way
+//!    are written to the log's reserve;
+//! 2. deletes are accepted while the log has space for them and for the groups of the flush after them, and has used little of the
+//!    reserve's space for them; else that flush starts, which frees segments;
+//! 3. with nothing left to flush, deletes are written to the log's reserve, which is as long as a segment: from then on two
+//!    segments alternate;
+//! 4. flushes, the manifest and compactions use the space of the file `reserve`, once it is removed. If others have used it up, the
+//!    work waits;
 //! 5. the state ends when the logs' reserves are made again, then the file `reserve`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,16 +39,16 @@ pub(crate) const RESERVE: &str = "reserve";
 const AGAIN: Duration = Duration::from_millis(500);
 /// A store that is opened allocates its reserve in full, or halved up to so many times where space is short.
 const HALVINGS: u32 = 2;
-/// Failures since space may have become free, after which work tries again with time only if there is more space than the last one took.
-/// The first of them may be those of several jobs.
+/// Failures since space may have become free, after which the periodic retry needs more free space than the last try used. The
+/// first of them may be those of several jobs.
 const TRIES_IN_VAIN: u64 = 4;
 
 /// Bytes of the log's last segment that deletes leave for the log's own groups: a flush writes two, and at most four memtables are
 /// flushed without a further delete.
 const LOG_ROOM: u64 = 32 << 10;
-/// Bytes of the log that a short delete takes, at most: a group of its own.
+/// Bytes of the log that a short delete uses, at most: a separate group.
 const GROUP_BYTES: u64 = 4096;
-/// The log of deletes takes at most `1/LOG_PART` of the space of the reserve, or a segment, before they are flushed.
+/// The log of deletes uses at most `1/LOG_PART` of the space of the reserve, or a segment, before they are flushed.
 const LOG_PART: u64 = 3;
 
 /// Work that may find no space.
@@ -72,7 +71,7 @@ struct Tries {
     in_vain: AtomicU64,
     /// The bytes that the last failure for lack of space wrote before.
     bytes: AtomicU64,
-    /// Whether it waits although it is its time, as there is no more space than in the last try.
+    /// Whether it waits although its retry is due, as no more space is free than in the last try.
     is_hopeless: AtomicBool,
 }
 
@@ -158,7 +157,7 @@ impl Space {
         self.tries(work).is_some_and(is_hopeless)
     }
 
-    /// Records that some work begins.
+    /// Records the start of some work.
     pub(crate) fn begin(&self, work: Work) -> SpaceUse<'_> {
         if let Some(tries) = self.tries(work) {
             tries.bytes.store(0, Ordering::Release);
@@ -271,10 +270,10 @@ impl StoreCore {
         no_space(&self.wal).or_else(|| self.manifest.no_space())
     }
 
-    /// Returns an error for a deletion of so many bytes for which the log of a full store may have no room: a log
-    /// without room fails for good. Whether there is space for a next segment may not be known yet, so it counts once it exists.
-    /// Where there is, it is the space of the reserve, which flushes and compactions need: deletes are flushed before their log takes
-    /// much of it. More often would take it as well, by many short tables.
+    /// Returns an error for a deletion of so many bytes for which the log of a full store may have no space: a log without space
+    /// fails for good. Whether a next segment finds space may not be known yet, so it counts once it exists. Its space is the
+    /// reserve's, which flushes and compactions need: deletes are flushed before their log uses much of it. More frequent flushes
+    /// would use it as well, by many short tables.
     pub(crate) fn check_log_room(&self, bytes: usize, commit: &Commit) -> Result<()> {
         if !self.full.is_full() {
             return Ok(());
@@ -303,7 +302,7 @@ impl StoreCore {
         }
     }
 
-    /// Returns the bytes of the log, at most, that the deletes in the full store's active memtable take.
+    /// Returns the maximum bytes of the log used by the deletes in the full store's active memtable.
     fn log_taken(&self, commit: &Commit) -> u64 {
         let first = self.full.first_delete.fetch_min(commit.last, Ordering::AcqRel).min(commit.last);
         let sealed = commit.sealed.back().map_or(commit.flushed, |memtables| memtables.last_lsn());
@@ -315,13 +314,12 @@ impl StoreCore {
         if let Some(tries) = self.full.tries(work) {
             tries.is_lacking.store(false, Ordering::Release);
         }
-        // There are new tables.
+        // New tables may need a longer reserve.
         self.full.look_at_reserve();
         self.full.ring();
     }
 
-    /// Records that there is nothing to compact, which needs no space. It is an occasion to retry only if
-    /// compaction had lacked space.
+    /// Records that compaction has no work, which needs no space. It is an occasion to retry only if compaction had lacked space.
     pub(crate) fn needs_no_space(&self) {
         if self.full.compaction.is_lacking.swap(false, Ordering::AcqRel) {
             self.full.ring();
@@ -359,7 +357,7 @@ impl StoreCore {
         self.check_writable().is_err()
     }
 
-    /// Releases the reserve. Returns whether there was one.
+    /// Releases the reserve. Returns whether one existed.
     pub(super) async fn release_reserve(&self) -> bool {
         self.full.reserve.store(0, Ordering::Release);
         // A file that cannot be removed now is found when the store is opened.
@@ -386,11 +384,11 @@ impl StoreCore {
         done
     }
 
-    /// Has work wait that would try again in vain: the last tries were, and there is not as much space as the last one took.
+    /// Suspends work whose next try would fail too: its last tries failed, and less space is free than the last try used.
     async fn look_for_space(&self) {
         let space = &self.full;
         let has_flushed = self.lock().sealed.is_empty();
-        // Work under way needs the space itself, and so does a flush that comes.
+        // Work under way needs the space itself, and so does the next flush.
         let is_idle =
             space.under_way.load(Ordering::Acquire) == 0 && (has_flushed || space.flush.are_in_vain());
         let mut works =
@@ -430,7 +428,7 @@ impl StoreCore {
         self.budget.reserve(&self.options, memtables, tables)
     }
 
-    /// Makes the reserve as long as the store has become. If there is no space for that, the store is full.
+    /// Grows the reserve with the store. If no space is left for that, the store is full.
     async fn grow_reserve(&self) {
         let space = &self.full;
         space.is_outgrown.store(false, Ordering::Release);
@@ -446,7 +444,7 @@ impl StoreCore {
             }
             // The next flush is an occasion to try again.
             Err(error) if error.is_out_of_descriptors() => {}
-            // As where it cannot be allocated at the open: there is none.
+            // As where it cannot be allocated at the open: the store has no reserve.
             Err(_) => {
                 space.reserve.store(0, Ordering::Release);
                 space.goal.store(0, Ordering::Release);
@@ -455,8 +453,7 @@ impl StoreCore {
         }
     }
 
-    /// Allocates the reserve of a store that was opened, or takes over an existing one. Where space is short
-    /// it is smaller.
+    /// Allocates the reserve of a store that was opened, or adopts an existing reserve. Where space is short it is smaller.
     async fn begin_reserve(&self) {
         let wanted = self.reserve_wanted();
         if let Ok(found) = self.home.metadata(RESERVE).await {
@@ -547,7 +544,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
                 return;
             }
             if shared.has_space_again().await {
-                // A wish of this time is none of the next full disk.
+                // A flush requested in this state does not count for the next full disk.
                 space.is_flush_wanted.store(false, Ordering::Release);
                 shared.end_full();
                 break;
@@ -573,8 +570,7 @@ async fn shrink(shared: &StoreCore) {
     }
 }
 
-/// Seals the active memtable if none is sealed, so that recent deletions are flushed: only in tables do they
-/// free space.
+/// Seals the active memtable if no memtable is sealed, so that recent deletions are flushed: only in tables do they free space.
 fn seal(shared: &StoreCore) {
     let mut commit = shared.lock();
     if commit.sealed.is_empty() {

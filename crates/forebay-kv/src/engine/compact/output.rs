@@ -13,7 +13,7 @@ const LOOK: u64 = 64;
 pub(crate) struct Output {
     shared: Arc<StoreCore>,
     spec: TableSpec,
-    /// The limits for a table's bytes and for the memory of its keys, after which the next table begins.
+    /// The limits for a table's bytes and for the memory of its keys, after which the next table starts.
     bytes_max: u64,
     memory_max: u64,
     writer: Option<TableWriter>,
@@ -50,12 +50,12 @@ impl Output {
         self.spec.shard = Some(shard);
     }
 
-    /// Has the cache take what is written into its free room: it replaces what gets read until now.
+    /// Makes the cache insert written blocks while it has free memory: they replace the data that gets have read until now.
     pub(crate) fn fill_cache(&mut self) {
         self.spec.fill = true;
     }
 
-    /// Returns whether written blocks go into the cache.
+    /// Returns whether written blocks are inserted into the cache.
     pub(crate) fn fills_cache(&self) -> bool {
         self.spec.fill
     }
@@ -65,9 +65,9 @@ impl Output {
         self.spec.links = true;
     }
 
-    /// Sets the length of tables for a part of a job, which rewrites one table of so many bytes with a little more: split at the usual
-    /// length, it would leave a short second table each time, and a table takes space of its own. One that has become longer than usual
-    /// is divided in two: a full disk has to have space for a second copy of it.
+    /// Sets the length of tables for a part of a job that rewrites one table of so many bytes and a little more: split at the usual
+    /// length, it would leave a short second table each time, and each table has a fixed overhead. A table that has become longer
+    /// than usual is divided in two: a full disk needs space for a second copy of it.
     pub(crate) fn rewrites(&mut self, bytes: u64) {
         self.bytes_max = if bytes > self.bytes_max { bytes / 8 * 5 } else { self.bytes_max / 2 * 3 };
     }
@@ -85,9 +85,8 @@ impl Output {
             None => {
                 let spec = TableSpec { id: self.shared.next_table(), ..self.spec.clone() };
                 self.making = Some(spec.id);
-                // A task of its own: closing waits for it, and must not wait for a program that no longer
-                // polls. No file is made once the store is closed, because another process may have it open
-                // by then.
+                // A separate task: closing waits for it, and must not wait for a program that no longer polls. No file is made once
+                // the store is closed, because another process may have it open by then.
                 let (shard, class) = (spec.shard.unwrap_or(self.shared.background_shard()), spec.class);
                 let making = self.shared.spawn_task(shard, class, move |shared| async move {
                     shared.check_open()?;
@@ -155,7 +154,7 @@ impl Output {
     }
 }
 
-/// A table's new file. It is removed unless its writer is taken.
+/// A table's new file. It is removed unless its writer is moved out.
 struct NewTable {
     shared: Arc<StoreCore>,
     id: u32,

@@ -1,17 +1,17 @@
 //! Picks the next compaction.
 //!
-//! Levels have targets, set from the last level up. The last level's target is its size, and the targets of
-//! the levels above fall by one ratio from level to level, down to [`TOP_MEMTABLES`]. An entry is written about
-//! once for each level, times that ratio; so there are as many levels as keep the ratio at 4 to 16, and data
-//! of up to 160 memtables have none between. The highest level with a target is the base. At rest the levels
-//! above the last hold at most an eighth of it. A deletion counts together with the bytes that it deletes.
+//! Levels have targets, set from the last level up. The last level's target is its size, and the targets of the levels above fall
+//! by one ratio from level to level, down to [`TOP_MEMTABLES`]. An entry is written about once for each level, times that ratio; so
+//! there are as many levels as keep the ratio at 4 to 16, and data of up to 160 memtables have no level between. The highest level
+//! with a target is the base. At rest the levels above the last hold at most an eighth of it. A deletion counts together with the
+//! bytes that it deletes.
 //!
-//! While the store is written to, the levels above the base are filled lazily: the tables of a full level 0 become
-//! one sorted run, in the lowest of these levels that is free and has nothing older above it. All runs go to the
-//! base together, once they weigh as much as it, so that half of the bytes written are new, or when no level is free.
-//! So an entry is written once to level 0, mostly once to a run, and once or twice to the base. A get searches up to
-//! five runs more, with filters that are in memory. At rest, and where a range is compacted, no runs are made. A
-//! full disk has no room for the runs together: there each table goes down by itself.
+//! While the store is written to, the levels above the base are filled lazily: the tables of a full level 0 become one sorted run,
+//! in the lowest of these levels that is free and has nothing older above it. All runs are merged into the base together, once they
+//! weigh as much as it, so that half of the bytes written are new, or when no level is free. So an entry is written once to level
+//! 0, mostly once to a run, and once or twice to the base. A get searches up to five runs more, with filters that are in memory. At
+//! rest, and where a range is compacted, no runs are made. A full disk has no space to merge the runs together: there each table
+//! moves down alone.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -34,15 +34,15 @@ const LEVEL0: usize = 4;
 /// Number of tables in level 0 from which on they are compacted in any case. The write stall's `LEVEL0_SLOW`
 /// must stay above it.
 pub(crate) const LEVEL0_FULL: usize = 20;
-/// The limit for tables of level 0 in one compaction: each is read on its own, with memory of its own.
+/// The limit for tables of level 0 in one compaction: each is read as its own run, with its own memory.
 pub(crate) const LEVEL0_MAX: usize = 26;
-/// How much heavier than the base the levels above it become before level 0 is full. More takes more space in small
-/// stores, and less writes their few bytes more often.
+/// How much heavier than the base the levels above it become before level 0 is full. A larger factor costs space in small stores,
+/// and a smaller factor rewrites their few bytes more often.
 const OUTWEIGHS: u64 = 2;
 /// The memtables that the target of a level above the base would have.
 const TOP_MEMTABLES: u64 = 10;
-/// Where the metadata of all tables in level 0 take more than `1/CROWDED_PART` of the cache, from this number of a keyspace on they are
-/// compacted: each flush adds a table to each of many keyspaces.
+/// If the metadata of all tables in level 0 need more than `1/CROWDED_PART` of the cache, a keyspace is compacted from this number
+/// of tables on: each flush adds a table to each of many keyspaces.
 const LEVEL0_CROWDED: usize = 2;
 const CROWDED_PART: u64 = 4;
 /// The least ratio of a level's target to that of the level above.
@@ -101,9 +101,9 @@ pub(crate) struct Progress {
     target: usize,
     /// The upper tables that are left, as in [`Job`].
     upper: Vec<Vec<u32>>,
-    /// The keys up to this one are done.
+    /// The last key of the finished pieces.
     end: Vec<u8>,
-    /// Whether its next piece found no space, so that another job may come first.
+    /// Whether its next piece found no space, so that another job may run first.
     is_stuck: bool,
 }
 
@@ -142,7 +142,7 @@ struct Shape<'l> {
     /// Bytes of an entry of the last level.
     entry_bytes: u64,
     now_s: u64,
-    /// There is no space on disk.
+    /// Whether the disk is full.
     is_full: bool,
     /// Runs are merged without level 0.
     is_tight: bool,
@@ -150,7 +150,7 @@ struct Shape<'l> {
     level0_full: usize,
     memtable_bytes: u64,
     separation_bytes: u32,
-    /// Whether the tables of level 0 of all keyspaces take much memory.
+    /// Whether the tables of level 0 of all keyspaces use much memory.
     is_crowded: bool,
 }
 
@@ -260,7 +260,7 @@ impl<'l> Shape<'l> {
             _ if level < self.base => 0.0,
             _ => {
                 let ratio = self.level_weight(level) as f64 / self.targets[level].max(1) as f64;
-                // Runs come to the base together. Writers wait for level 0, and it does not wait until they have gone on.
+                // Runs are merged into the base together. Writers wait for level 0, which does not wait for this merge.
                 if ratio > 1.0 { 1.0 + (ratio - 1.0) / 16.0 } else { ratio }
             }
         }
@@ -289,7 +289,7 @@ impl<'l> Shape<'l> {
         (0..LEVELS).all(|level| self.levels.level(level).iter().all(|table| table.id() < upto))
     }
 
-    /// Returns the level that has to shrink so that the store takes less space at rest.
+    /// Returns the level that must shrink so that the store uses less space at rest.
     fn restless(&self) -> Option<usize> {
         let is_restless = self.is_restless(0);
         let has_work = |level: &usize| !self.levels.level(*level).is_empty() && self.may_shrink(*level);
@@ -318,7 +318,7 @@ impl<'l> Shape<'l> {
         (self.base..LAST).map(|level| self.level_weight(level).saturating_sub(self.targets[level])).sum()
     }
 
-    /// Returns a job that takes runs from `level` down to another one.
+    /// Returns a job that moves runs from `level` down to another level.
     fn job(&self, keyspace: u32, level: usize, upper: Vec<Vec<Arc<Table>>>, target: usize) -> Option<Job> {
         let tables = || upper.iter().flatten().map(|table| table.meta());
         let smallest = tables().map(|meta| &meta.smallest).min()?;
@@ -331,18 +331,18 @@ impl<'l> Shape<'l> {
         Some(Job { keyspace, level, target, lower, upper, levels: self.levels.clone(), leave })
     }
 
-    /// Returns a job that takes tables of level 0 to the level below that has any.
+    /// Returns a job that moves tables of level 0 to the first non-empty level below.
     fn level0_job(&self, keyspace: u32, tables: Vec<Arc<Table>>) -> Option<Job> {
         self.job(keyspace, 0, runs_of(tables), self.target(0))
     }
 
-    /// Returns a job that takes a table of a level below the first to the next one.
+    /// Returns a job that moves a table of a level below the first to the next level.
     fn table_job(&self, keyspace: u32, level: usize, table: Arc<Table>) -> Option<Job> {
         self.job(keyspace, level, vec![vec![table]], self.target(level))
     }
 
-    /// Returns a job that merges tables of level 0, and all runs, into the base. Where space is tight the runs go first, whose tables give
-    /// space back on the way: those of level 0 have keys of each piece, and stay until the last.
+    /// Returns a job that merges tables of level 0, and all runs, into the base. Where space is tight the runs are merged first,
+    /// whose tables free space during the job: tables of level 0 have keys of each piece, and stay until the last piece.
     fn merging_runs(&self, keyspace: u32, level0: Vec<Arc<Table>>) -> Option<Job> {
         let has_runs = (1..self.base).any(|level| !self.levels.level(level).is_empty());
         let highest = usize::from(self.is_tight && has_runs);
@@ -353,7 +353,7 @@ impl<'l> Shape<'l> {
         self.job(keyspace, first, upper, self.base)
     }
 
-    /// Returns a job that empties level 0: its tables become a run, or go to the base with all runs.
+    /// Returns a job that empties level 0: its tables become a run, or are merged into the base with all runs.
     fn emptying_level0(&self, keyspace: u32) -> Option<Job> {
         let level0 = self.oldest(|_| true);
         let highest = (1..self.base).find(|level| !self.levels.level(*level).is_empty());
@@ -367,14 +367,14 @@ impl<'l> Shape<'l> {
     /// Returns the oldest tables of level 0, the newest of them first.
     fn oldest(&self, is_meant: impl Fn(&Table) -> bool) -> Vec<Arc<Table>> {
         let level0 = self.levels.level(0);
-        // All tables from the newest one meant on: none of them may stay behind newer ones.
+        // All tables from the newest selected table on: no selected table may stay behind newer tables.
         let first = level0.iter().position(|table| is_meant(table)).unwrap_or(level0.len());
         let meant = &level0[first.max(level0.len().saturating_sub(LEVEL0_MAX))..];
         let mut bytes = 0;
         let fits = |table: &&Arc<Table>| {
             let (meta, is_first) = (table.meta(), bytes == 0);
-            // Deletions add nothing to the target, and keys whose values stay little: the more of them go there together, the less
-            // is written. Values that do not stay are written again.
+            // Deletions add nothing to the target, and keys whose values stay add little: the more of them are merged together, the
+            // fewer bytes are written. Values that do not stay are written again.
             let stay: u64 = meta.values.iter().map(|(_, bytes)| bytes).sum();
             let rest = meta.bytes.saturating_sub(stay);
             let is_little = stay > 0 && rest < stay + SHORT_BYTES;
@@ -391,8 +391,8 @@ impl<'l> Shape<'l> {
         meant[meant.len() - count..].to_vec()
     }
 
-    /// Returns whether a full disk may have more space once a table has gone down. Its long values stay where they are, so that its file
-    /// stays too, and the target is written again: without a deletion that takes space, which the flush of the next deletions needs.
+    /// Returns whether a full disk may have more space once a table has moved down. If its long values stay in place, so does its
+    /// file, and the target is rewritten: without a deletion that costs space, which the flush of the next deletions needs.
     fn shrinks(&self, table: &Table) -> bool {
         let meta = table.meta();
         meta.values.is_empty() || meta.deleted > 0 || expired_bytes(meta, self.now_s) > 0
@@ -427,7 +427,7 @@ impl<'l> Shape<'l> {
         }
     }
 
-    /// Returns a job that makes a level smaller at rest: what lies above the base goes there at once.
+    /// Returns a job that shrinks a level at rest: all levels above the base are merged into it together.
     fn pick_at_rest(&self, keyspace: u32, level: usize) -> Option<Job> {
         if self.is_full || level >= self.base {
             return self.pick(keyspace, level);
@@ -440,8 +440,8 @@ fn ids(run: &[Arc<Table>]) -> Vec<u32> {
     run.iter().map(|table| table.id()).collect()
 }
 
-/// Takes those tables out of a job's runs that it no longer needs once the keys up to `end`, or all, are done, and returns their numbers.
-/// What is newer stays for as long as it hides something older that stays.
+/// Removes the tables from a job's runs that it no longer needs once the keys up to `end`, or all, are done, and returns their
+/// numbers. A newer table stays for as long as it hides an older table that stays.
 fn take_passed(upper: &mut Vec<Vec<Arc<Table>>>, end: Option<&[u8]>) -> Vec<u32> {
     let mut passed = Vec::new();
     let mut older: Option<Box<[u8]>> = None;
@@ -496,7 +496,7 @@ pub(crate) struct How<'b> {
     pub(crate) budget: &'b Budget,
     /// The seconds since 1970, now.
     pub(crate) now_s: u64,
-    /// There is no space on disk, so jobs have to be as small as possible.
+    /// Whether the disk is full, so that jobs have to be as small as possible.
     pub(crate) is_full: bool,
     /// As [`Compaction::is_tight`](super::Compaction::is_tight) returns it.
     pub(crate) is_tight: bool,
@@ -519,10 +519,10 @@ pub(crate) fn leave(
     Arc::new(Leave { bytes_min: separation_bytes, kept: kept(levels, memtable_bytes, is_resting, is_full) })
 }
 
-/// Returns the files that keep their values when tables that refer to them are rewritten. A file with keys is emptied if more
-/// than a quarter of it is dead once its keys are, as it would be at rest. Short files, as flushes write them, are emptied where
-/// there are many: each is an open file. A full disk has no space to copy values beside the keys: one file without keys is emptied at
-/// a time, when nothing else is left to do.
+/// Returns the files that keep their values when tables that refer to them are rewritten. A file with keys is emptied if more than
+/// a quarter of it is dead once its keys are, as it would be at rest. If many files are as short as those of flushes, short files
+/// are emptied: each is an open file. A full disk has no space to copy values in addition to the keys: one file without keys is
+/// emptied at a time, when no other work is left.
 fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool, is_full: bool) -> BTreeSet<u32> {
     let files = || levels.value_files().values();
     let short_bytes = memtable_bytes / 2 * 3;
@@ -560,9 +560,9 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
     keyspaces.map(move |(keyspace, levels)| (keyspace, Shape { is_crowded, ..Shape::of(levels, how) }))
 }
 
-/// Returns the most urgent job. In keyspaces whose tables are at rest, with numbers below `resting`, it also considers jobs that only
-/// save space. Where the disk has no space left, it also considers all levels that have deletions, and these before sparse files: a
-/// deletion may leave a file without values, which goes by itself, while emptying it takes space first.
+/// Returns the most urgent job. In keyspaces whose tables are at rest, with numbers below `resting`, it also considers jobs that
+/// only save space. On a full disk it also considers all levels that have deletions, and these before sparse files: a deletion may
+/// leave a file without live values, which is then removed, while emptying a file needs space first.
 pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job> {
     let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
@@ -588,8 +588,8 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
         .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(sparse))
 }
 
-/// Returns a job of which some pieces are done, unless it found no space for the next one, or a table has gone. What it has done is
-/// there twice until it is whole, also while the disk is full.
+/// Returns the rest of a job of which some pieces are done, unless its next piece found no space, or a table was removed. The
+/// output of its finished pieces is duplicated until the job is whole, also while the disk is full.
 pub(crate) fn begun(version: &Version, how: &How<'_>, begun: &Progress) -> Option<Job> {
     if begun.is_stuck {
         return None;
@@ -603,7 +603,7 @@ pub(crate) fn begun(version: &Version, how: &How<'_>, begun: &Progress) -> Optio
     shape.job(begun.keyspace, begun.level, upper.collect::<Option<Vec<_>>>()?, begun.target)
 }
 
-/// Returns whether there is work that does not wait for rest.
+/// Returns whether some work does not wait for rest.
 pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| {
         shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, false).is_some()
@@ -650,8 +650,8 @@ pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
     shapes(version, how).map(|(_, shape)| shape.pending()).sum()
 }
 
-/// The way of a range of keys to the last level. It ends however much is written meanwhile: of level 0 it takes the tables that were
-/// there at its start, then it passes each level once, in the order of the keys. What comes behind it is newer.
+/// The descent of a range of keys to the last level. It ends despite concurrent writes: it compacts the tables of level 0 that
+/// existed at its start, then passes each level once, in the order of the keys. Data written later is newer.
 #[derive(Debug)]
 pub(crate) struct Descent {
     keyspace: u32,
@@ -663,7 +663,7 @@ pub(crate) struct Descent {
     next: Place,
 }
 
-/// A level, of which the keys up to the given one were passed. Level 0 is passed where there is a higher one.
+/// A level, of which the keys up to the given one were passed. Level 0 is passed where a higher level is set.
 #[derive(Clone, Debug, Default)]
 struct Place {
     level: usize,
@@ -681,7 +681,7 @@ impl Descent {
     }
 
     /// Returns the next job. Among tables to be rewritten without their expired entries or with another codec it considers only old
-    /// ones, so that the work ends.
+    /// tables, so that the work ends.
     pub(crate) fn pick(&mut self, version: &Version, how: &How<'_>) -> Option<Job> {
         let Descent { keyspace, upto, .. } = *self;
         let shape = Shape { is_tight: false, ..Shape::of(version.keyspace(keyspace)?, how) };
@@ -689,7 +689,7 @@ impl Descent {
         self.next = self.at.clone();
         if self.at.level == 0 {
             let level0 = shape.oldest(is_old);
-            // All runs of a whole keyspace go together, where there is space for it.
+            // All runs of a whole keyspace are merged together, if the space allows it.
             if self.bounds.is_all() && !how.is_full {
                 if let Some(job) = shape.merging_runs(keyspace, level0) {
                     let is_taken = |table: &Table| job.uppers().any(|upper| upper.id() == table.id());
@@ -761,8 +761,8 @@ pub(crate) fn place(levels: &Levels, smallest: &[u8], largest: &[u8]) -> Option<
 }
 
 impl Job {
-    /// Splits the job, of which keys up to `low` are done, into pieces, each of which takes space for about `bytes` of the target,
-    /// at least for one table: a piece has the keys up to the end of these tables. An upper table goes with the piece that has its
+    /// Splits the job, of which keys up to `low` are done, into pieces, each of which needs space for about `bytes` of the target,
+    /// at least for one table: a piece has the keys up to the end of these tables. An upper table is part of the piece that has its
     /// last key, or later if it hides something older; its keys in common with earlier pieces have the same entries there.
     pub(crate) fn into_pieces(self, mut low: Bound<Vec<u8>>, bytes: u64) -> impl Iterator<Item = Piece> {
         let Job { keyspace, level, target, mut upper, lower, leave, .. } = self;
@@ -785,7 +785,7 @@ impl Job {
         })
     }
 
-    /// Returns the key up to which the job is done, if it goes on with `begun`. What is done leaves the job.
+    /// Returns the key up to which the job is done, if it continues `begun`. The finished part is removed from the job.
     pub(crate) fn skip_done(&mut self, begun: &Progress) -> Option<Vec<u8>> {
         let is_same = (begun.keyspace, begun.target) == (self.keyspace, self.target)
             && self.upper.iter().map(|run| ids(run)).eq(begun.upper.iter().cloned());
@@ -798,9 +798,9 @@ impl Job {
         })
     }
 
-    /// Returns up to `count` ranges of keys that are about equally long in the target and together the keys within `bounds`, or
-    /// none if the job is too small for two: each has two tables of `table_bytes` at least. A job with long values stays whole:
-    /// each range would hold the longest in memory.
+    /// Returns up to `count` ranges of keys that are about equally long in the target and together cover the keys within `bounds`;
+    /// empty if the job is too small for two ranges: each has at least two tables of `table_bytes`. A job with long values stays
+    /// whole: each range would hold the longest in memory.
     pub(crate) fn ranges(&self, bounds: &Bounds, count: usize, table_bytes: u64) -> Vec<Bounds> {
         let has_values =
             self.leave.bytes_min > LONG_BYTES || self.inputs().any(|table| !table.meta().values.is_empty());

@@ -24,15 +24,15 @@ use crate::value::HeldShare;
 const SLICE_ENTRIES: usize = 32;
 const SLICE_BYTES: usize = 16 << 10;
 
-/// The pieces of a long job of several runs: it takes space for about `1/PIECES` of the level that it rewrites.
+/// The pieces of a long job of several runs: it needs space for about `1/PIECES` of the level that it rewrites.
 const PIECES: u64 = 8;
 
 /// Runs a job. Returns whether it was done. A store that closes ends the job.
 ///
-/// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece
-/// begins. Without space on disk each piece rewrites one table, so that the job takes space for one; so it does after a job that found
-/// none, until one of several runs is done or none is left, but not with tables of level 0: they stay until the last piece, and what is
-/// done is there twice. A job that was done in part goes on behind its last piece if no other was run since.
+/// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece starts. On a full disk
+/// each piece rewrites one table, so that the job needs space for one table; so it does after a job that found no space, until a
+/// job of several runs is done or no job is left, except with tables of level 0: they stay until the last piece, and the output of
+/// finished pieces is duplicated. A partly finished job continues after its last piece if no other job has run since.
 ///
 /// # Errors
 /// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
@@ -42,7 +42,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
     let _use = shared.full.begin(Work::Compaction);
     shared.manifest.check_room()?;
     let begun = compaction.progress().take();
-    // A full disk has room for a move, and not for a copy.
+    // A full disk has space for a move, but not for a copy.
     if job.is_move() && (is_full || !changes_codec(shared, &job)) {
         let mut added = Vec::new();
         for table in job.uppers() {
@@ -68,7 +68,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
     let begun = begun.filter(|_| done.is_some());
     let low = done.map_or(Bound::Unbounded, Bound::Excluded);
     let bytes: u64 = job.lower.iter().map(|table| table.meta().bytes).sum();
-    // Two tables or more for each shard that takes part.
+    // At least two tables for each participating shard.
     let table_bytes = shared.budget.table_bytes_max() * 2 * shared.compaction_shards().count() as u64;
     let runs = job.upper.len();
     let piece_bytes = match runs {
@@ -89,7 +89,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
     ran
 }
 
-/// Runs a job, of which keys up to `low` are done, in pieces that take space for so many bytes of the target.
+/// Runs a job, of which keys up to `low` are done, in pieces that need space for so many bytes of the target.
 async fn pieces(shared: &Arc<StoreCore>, job: Job, low: Bound<Vec<u8>>, piece_bytes: u64) -> Result<bool> {
     if job.lower.len() < 2 || job.lower.iter().map(|table| table.meta().bytes).sum::<u64>() <= piece_bytes {
         let passed = job.uppers().map(|table| table.id()).collect();
@@ -110,7 +110,7 @@ async fn pieces(shared: &Arc<StoreCore>, job: Job, low: Bound<Vec<u8>>, piece_by
     Ok(true)
 }
 
-/// Returns whether a job takes tables to a level with another codec than the levels above it.
+/// Returns whether a job moves tables to a level with another codec than the levels above it.
 fn changes_codec(shared: &StoreCore, job: &Job) -> bool {
     let codec = |level| Codec::of(shared.compression(level));
     let target = codec(job.target);
@@ -178,8 +178,8 @@ async fn part(
     Ok(true)
 }
 
-/// Writes the tables of a job for the keys within `bounds`: a large one in several ranges of keys, each on a shard of its
-/// own. Returns `None` if the store closes; then, and after an error, no table is left.
+/// Writes the tables of a job for the keys within `bounds`: a large job in several ranges of keys, each on a different shard.
+/// Returns `None` if the store closes; then, and after an error, no table remains.
 async fn outputs(
     shared: &Arc<StoreCore>,
     job: &Job,
@@ -228,7 +228,7 @@ fn runs_of(job: &Job) -> (usize, u64) {
     (job.upper.len() + usize::from(!job.lower.is_empty()), unpacked)
 }
 
-/// Removes the tables of a job, which has found no space or has ended, and notes the space that they took.
+/// Removes the tables of a job, which has found no space or has ended, and records their space.
 async fn abandon(shared: &StoreCore, outputs: Vec<Output>) {
     for output in outputs {
         shared.full.note_in_vain(Work::Compaction, output.bytes());
@@ -274,7 +274,7 @@ async fn write(
     }
 }
 
-/// Writes the remaining entries. Returns whether it came to the end.
+/// Writes the remaining entries. Returns whether it reached the end.
 async fn merge(
     shared: &Arc<StoreCore>,
     job: &Job,
@@ -299,7 +299,6 @@ async fn merge(
         let Some(entry) = merge.entry() else { continue };
         entries += merge.versions();
         bytes += key.len();
-        // An expired entry hides older ones as a deletion does.
         if entry == Entry::Deleted || entry.has_expired(now_s) {
             if job.is_below(key) {
                 output.add(key, Entry::Deleted).await?;
