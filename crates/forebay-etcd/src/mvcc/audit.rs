@@ -182,7 +182,8 @@ impl Audit {
             _ => (Bound::Unbounded, Bound::Unbounded),
         };
         let low = self.last.as_deref().map_or(low, Bound::Excluded);
-        let mut entries = self.view.reader()?.range(stretch.part(), (low, high));
+        // The cache has what the server wrote; the device may have something else.
+        let mut entries = self.view.reader()?.range(stretch.part(), (low, high)).fresh();
         let mut bytes = 0;
         while bytes < bytes_max {
             let Some((key, value)) = entries.next().await.transpose()? else {

@@ -12,8 +12,8 @@ use crate::mvcc::{Audit, Damage, Failure, View};
 
 /// Read at most.
 const BYTES_PER_SECOND: u64 = 8 << 20;
-/// Bytes read together, before the pause that limits the rate. The class limits it where the device is read; entries of the cache
-/// cost only processor time.
+/// Bytes read together, before the pause that limits the rate. The class limits it where the device is read; entries of memtables cost
+/// only processor time.
 const STEP_BYTES: u64 = 256 << 10;
 /// Until the first pass after a start, and until one that has ended early is made again.
 const SOON: Duration = Duration::from_secs(3600);

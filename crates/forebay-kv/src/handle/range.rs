@@ -52,6 +52,7 @@ struct RangeSpec {
     direction: Direction,
     /// The last key of the entries that an earlier [`Work`] has read.
     last: Option<Vec<u8>>,
+    is_fresh: bool,
 }
 
 impl RangeSpec {
@@ -96,7 +97,7 @@ impl Range {
     pub(crate) fn new(handle: &Arc<Handle>, keyspace: u32, bounds: Bounds, at: Option<Moment>) -> Range {
         let moment = at.unwrap_or_else(|| handle.shared.pin());
         let (bounds, direction) = (Arc::new(bounds), Direction::Forward);
-        let wanted = RangeSpec { keyspace, moment, bounds, direction, last: None };
+        let wanted = RangeSpec { keyspace, moment, bounds, direction, last: None, is_fresh: false };
         Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
     }
 
@@ -138,6 +139,15 @@ impl Range {
         self.wanted.last = None;
         self.fetched.clear();
         self.count = 1;
+        self
+    }
+
+    /// Reads leaves and values from the device, although the cache may have them, and leaves the cache unchanged: for checks of the bytes
+    /// on the device. Entries that no flush has written yet are in memory alone, and inner nodes may come from the cache;
+    /// [`Store::verify`](crate::Store::verify) reads those, too. Has no effect on entries that were fetched before.
+    #[must_use = "it is the range that reads the device"]
+    pub fn fresh(mut self) -> Range {
+        self.wanted.is_fresh = true;
         self
     }
 
@@ -216,7 +226,8 @@ impl Work {
         if view.version.is_dropped(*keyspace) {
             return Err(Error::dropped_keyspace());
         }
-        let mut how = CursorHow { class: forebay::shard::class(), ..CursorHow::range(*direction) };
+        let (class, is_fresh) = (forebay::shard::class(), wanted.is_fresh);
+        let mut how = CursorHow { class, is_fresh, ..CursorHow::range(*direction) };
         let mut sources: Vec<Source> = view
             .memtables()
             .map(|memtables| {

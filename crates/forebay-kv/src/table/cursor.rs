@@ -37,6 +37,8 @@ pub(crate) struct CursorHow {
     pub(crate) class: Class,
     /// Whether the cursor looks blocks up in the cache, and may offer it some.
     pub(crate) cache: bool,
+    /// Whether it nevertheless reads leaves and values from the device, for checks of its bytes.
+    pub(crate) is_fresh: bool,
     /// Whether the cache drops what the cursor passes, for tables that are being replaced: values as they are loaded, leaves as
     /// they are left, so that their memory is free for the blocks written in their place.
     pub(crate) gives_up: bool,
@@ -57,6 +59,7 @@ impl CursorHow {
             direction,
             class: Class::DEFAULT,
             cache: true,
+            is_fresh: false,
             gives_up: false,
             read_bytes_max,
             reads_max,
@@ -68,7 +71,20 @@ impl CursorHow {
     pub(crate) fn merge() -> CursorHow {
         let (read_bytes_max, reads_max) = (128 << 10, 2);
         let (direction, class) = (Direction::Forward, Class::BACKGROUND);
-        CursorHow { direction, class, cache: false, gives_up: false, read_bytes_max, reads_max, ramp: false }
+        CursorHow {
+            direction,
+            class,
+            cache: false,
+            ramp: false,
+            read_bytes_max,
+            reads_max,
+            ..CursorHow::range(direction)
+        }
+    }
+
+    /// Returns whether the cursor uses leaves and values of the cache.
+    fn looks_up(&self) -> bool {
+        self.cache && !self.is_fresh
     }
 
     /// Returns the most bytes of blocks that such a cursor holds, apart from long leaves, unpacked leaves, values
@@ -404,7 +420,7 @@ impl Cursor {
         if !fetched.checked {
             check(&fetched.leaf, self.table.identity(fetched.child, LEAF)).map_err(wrong)?;
             fetched.leaf = self.table.unpacked_leaf(fetched.child, fetched.leaf)?;
-            if self.how.cache && is_offered {
+            if self.how.looks_up() && is_offered {
                 // A leaf of a longer read would keep all of it.
                 let leaf = fetched.leaf.detach();
                 self.table.cache.offer(self.table.meta.id, fetched.child.offset(), &leaf);
@@ -447,7 +463,7 @@ impl Cursor {
                 if self.ahead.chunks() + of_values >= reads_max {
                     return Ok(());
                 }
-                let cached = if self.how.cache {
+                let cached = if self.how.looks_up() {
                     self.table.cache.get(self.table.meta.id, child.offset())
                 } else {
                     None
@@ -506,7 +522,7 @@ impl Cursor {
 
 /// Returns whether the cache may have a value that a cursor passes.
 fn may_cache(blob: BlobAt, how: &CursorHow) -> bool {
-    how.cache && blob.value_len <= WALKED_BYTES_MAX
+    how.looks_up() && blob.value_len <= WALKED_BYTES_MAX
 }
 
 /// Returns a value of a file that is in the cache, if the cursor still looks there.

@@ -166,3 +166,32 @@ fn a_store_that_is_open_verifies_itself() {
     assert_eq!(store.verify().wait().unwrap_err().kind(), ErrorKind::Closed);
     let _ = Store::open(&engine, dir.path(), options()).wait().map(|store| store.close().wait());
 }
+
+/// Regression: a scrub by a range compared the blocks that the store had left in its cache when it wrote them, and not those of the device.
+#[test]
+fn a_fresh_range_finds_damage_behind_the_cache() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    for number in 0..400 {
+        keyspace.put(key(number), value(number)).wait().unwrap();
+    }
+    store.flush().wait().unwrap();
+    let count = |mut range: forebay_kv::Range| {
+        let mut entries = 0;
+        while let Some(entry) = range.next().wait() {
+            entry?;
+            entries += 1;
+        }
+        Ok::<usize, forebay_kv::Error>(entries)
+    };
+    assert_eq!(count(keyspace.iter().fresh()).unwrap(), 400);
+    for number in 0..400 {
+        assert!(keyspace.get(&key(number)).wait().unwrap().is_some());
+    }
+    overwrite(&named(&dir.path().join("tables"), "fkv"), 4096 + 300, b"damage");
+    assert_eq!(count(keyspace.iter()).unwrap(), 400, "its leaves are in the cache");
+    let error = count(keyspace.iter().fresh()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+    drop(store.close().wait());
+}
