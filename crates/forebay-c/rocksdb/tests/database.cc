@@ -252,12 +252,14 @@ private:
     bool is_over_ = false;
 };
 
-/// RocksDB sees a full disk as a lack of space, and continues when space is free.
-void full_disk(Env *env, const std::string &folder) {
+/// RocksDB sees a full disk as a lack of space, and continues when space is free. Its info log lies elsewhere: 7.8 writes on to one that
+/// met the full disk, which its own assertion ends (writable_file_writer.h), with any file system.
+void full_disk(Env *env, const std::string &folder, const std::string &logs) {
     const std::string path = folder + "/db", filler = folder + "/filler";
     DB *opened = nullptr;
     Options options = options_for(env, false, false);
     options.recycle_log_file_num = 0;
+    options.db_log_dir = logs;
     const auto recovery = std::make_shared<Recovery>();
     options.listeners.push_back(recovery);
     OK(DB::Open(options, path, &opened));
@@ -276,7 +278,8 @@ void full_disk(Env *env, const std::string &folder) {
         status = db->Put(WriteOptions(), key, value);
         if (status.ok()) model[key] = value;
     }
-    CHECK(status.IsNoSpace());
+    // A put that waits for a flush which fails is incomplete, with the flush's reason.
+    CHECK(status.IsNoSpace() || (status.IsIncomplete() && status.ToString().find("No space left") != std::string::npos));
     CHECK(close(descriptor) == 0 && unlink(filler.c_str()) == 0);
     CHECK(recovery->Wait());
     OK(db->Put(WriteOptions(), "again", "there is room"));
@@ -305,7 +308,7 @@ int main(int count, char **arguments) {
     for (const bool is_direct : {false, true}) {
         for (const bool has_blobs : {false, true}) database(env, folder + "/db", is_direct, has_blobs);
     }
-    if (count == 3) full_disk(env, arguments[2]);
+    if (count == 3) full_disk(env, arguments[2], folder);
 
     std::lock_guard<std::mutex> lock(seen_mutex);
     for (const std::string &call : seen) std::printf("RocksDB's own file system: %s\n", call.c_str());
