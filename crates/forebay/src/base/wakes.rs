@@ -4,11 +4,6 @@
 //! holds a lock, under [`collect`], the waker is added to a list and woken after the lock's release.
 
 use std::cell::Cell;
-#[cfg(any(
-    all(test, not(forebay_loom)),
-    feature = "_sim",
-    all(feature = "tokio", target_os = "linux", not(forebay_no_uring))
-))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::task::Waker;
@@ -35,6 +30,13 @@ pub(crate) fn wake(waker: Waker) {
     unsafe { (*list).push(waker) };
 }
 
+/// Does the same with each. A waker that panics must not keep the others waiting.
+pub(crate) fn wake_each(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        let _ = catch_unwind(AssertUnwindSafe(|| wake(waker)));
+    }
+}
+
 /// Returns whether this thread is inside of a lock.
 #[cfg(any(feature = "_sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 #[inline]
@@ -42,7 +44,7 @@ pub(crate) fn is_collecting() -> bool {
     LIST.try_with(|list| !list.get().is_null()).unwrap_or(false)
 }
 
-/// Does the same with the registered waker, if any.
+/// Wakes the registered waker, if any, as [`wake`] does.
 #[inline]
 pub(crate) fn wake_registered(waker: &AtomicWaker) {
     if let Some(waker) = waker.take() {
@@ -130,10 +132,12 @@ mod tests {
         let mut list = vec![Waker::from(Arc::new(Panics)), count.clone().into()];
         assert!(wake_all(&mut list));
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        wake_each([Waker::from(Arc::new(Panics)), count.clone().into()]);
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
         // A panic inside leaves no list behind.
         let result = catch_unwind(AssertUnwindSafe(|| collect(&mut list, || panic!("inside"))));
         assert!(result.is_err());
         wake(count.clone().into());
-        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        assert_eq!(count.0.load(Ordering::Relaxed), 3);
     }
 }

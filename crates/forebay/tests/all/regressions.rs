@@ -2,12 +2,13 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::common::{config, dir, write_file};
+use crate::common::{config, dir, hold, write_file};
 use forebay::{Class, Config, Engine, ErrorKind, File, Open, shard};
 
 /// An engine with one shard that is blocked inside a task until it is released: messages sent meanwhile stay
@@ -37,6 +38,15 @@ fn standing_with(config: Config) -> BlockedEngine {
     });
     standing.recv().unwrap();
     BlockedEngine { engine, file, release, task, _dir: dir }
+}
+
+/// A waker of the program's that ends the shard which calls it.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("in a waker");
+    }
 }
 
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
@@ -146,12 +156,6 @@ fn a_wakers_destructor_may_use_the_timers() {
 /// ever.
 #[test]
 fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
-    struct Panics;
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("in a waker");
-        }
-    }
     let waker = Waker::from(Arc::new(Panics));
     for _ in 0..20 {
         let engine = Engine::start(config().shards(1)).unwrap();
@@ -168,6 +172,101 @@ fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
         assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::ShardLost);
         drop((busy, bad));
     }
+}
+
+/// Operations one after the other, each begun by the wake-up for the one before, as long as their failures are received.
+struct Chain {
+    engine: Engine,
+    nop: Mutex<Option<BoxedNop>>,
+    failures: mpsc::Sender<ErrorKind>,
+    /// Wake-ups since a thread began to poll; a wake-up amid its poll has it poll again.
+    wakes: AtomicUsize,
+}
+
+type BoxedNop = Pin<Box<dyn Future<Output = forebay::Result<()>> + Send>>;
+
+impl Chain {
+    fn begin(&self) -> BoxedNop {
+        let engine = self.engine.clone();
+        Box::pin(async move { engine.nop().await })
+    }
+}
+
+impl Wake for Chain {
+    fn wake(self: Arc<Self>) {
+        if self.wakes.fetch_add(1, Ordering::SeqCst) > 0 {
+            return;
+        }
+        let waker = Waker::from(self.clone());
+        let mut seen = 1;
+        while seen > 0 {
+            let mut nop = self.nop.lock().unwrap();
+            while let Some(running) = &mut *nop
+                && let Poll::Ready(ended) = running.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                let is_heard = ended.err().is_none_or(|error| self.failures.send(error.kind()).is_ok());
+                *nop = is_heard.then(|| self.begin());
+            }
+            drop(nop);
+            seen = self.wakes.fetch_sub(seen, Ordering::SeqCst) - seen;
+        }
+    }
+}
+
+/// Regression: a waker that polled at once, as that of a small executor does, began its next operation on the shard that died of a
+/// panic. The step that ends all operations was over by then, and nothing ended this one.
+#[test]
+fn a_waker_that_polls_at_once_begins_nothing_on_a_dead_shard() {
+    let engine = Engine::start(config().shards(1)).unwrap();
+    let (failures, seen) = mpsc::channel();
+    let chain = Arc::new(Chain {
+        engine: engine.clone(),
+        nop: Mutex::default(),
+        failures,
+        wakes: AtomicUsize::new(0),
+    });
+    *chain.nop.lock().unwrap() = Some(chain.begin());
+    let held = hold(&engine);
+    chain.wake();
+    let mut bad = engine.nop();
+    let _ = Pin::new(&mut bad).poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))));
+    drop(held);
+    // The shard's end fails several: one in its inbox, one in a slot, and what these begin.
+    for _ in 0..10 {
+        assert_eq!(seen.recv_timeout(Duration::from_secs(60)), Ok(ErrorKind::ShardLost));
+    }
+}
+
+/// Regression: a future that found the op table full waited for a free slot. The shard's death leaks the slots, none of which is ever
+/// free again, and nothing woke it.
+#[test]
+fn a_future_that_waits_for_a_slot_learns_of_the_shards_death() {
+    struct Tells(mpsc::Sender<()>);
+    impl Wake for Tells {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.send(());
+        }
+    }
+    fn begin<F: Future + Unpin>(nop: &mut F, waker: &Waker) {
+        assert!(Pin::new(nop).poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    const SLOTS: usize = 1 << 20;
+    // Its futures outlive this function's values.
+    let engine: &'static Engine = Box::leak(Box::new(Engine::start(config().shards(1)).unwrap()));
+    let (wakes, woken) = mpsc::channel();
+    let (give, given) = mpsc::channel();
+    drop(engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let mut nops: Vec<_> = (0..=SLOTS).map(|_| engine.nop()).collect();
+        begin(&mut nops[0], &Waker::from(Arc::new(Panics)));
+        nops[1..SLOTS].iter_mut().for_each(|nop| begin(nop, Waker::noop()));
+        begin(&mut nops[SLOTS], &Waker::from(Arc::new(Tells(wakes))));
+        // Dropped here they would be free slots.
+        let _ = give.send(nops);
+    }));
+    let mut nops = given.recv().unwrap();
+    woken.recv_timeout(Duration::from_secs(60)).unwrap();
+    let last = nops.pop().unwrap();
+    assert_eq!(last.wait().unwrap_err().kind(), ErrorKind::ShardLost);
 }
 
 /// Regression: a call that found the pool's queue full waited in a line, and each call that a thread started woke the first of it.

@@ -1,6 +1,7 @@
 //! A shard's end: cancels tasks, drains or leaks operations, releases files and notifies all waiters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::time::Duration;
 
 use crate::base::priority;
@@ -8,9 +9,9 @@ use crate::driver::Wait;
 use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome};
 use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::read_many;
-use crate::reactor::shard::Shard;
 use crate::reactor::shard::long_reads::end_long;
 use crate::reactor::shard::optable::{Continuation, SlotState};
+use crate::reactor::shard::{CURRENT, Shard};
 use crate::reactor::walk;
 
 /// The result of a shard's end.
@@ -85,9 +86,15 @@ impl Shard {
     /// memory is freed that the device may use. Each step runs regardless of the outcome of the steps before
     /// it.
     pub(crate) fn end_lost(&self) {
-        let steps: [&dyn Fn(); 7] = [
+        let steps: [&dyn Fn(); 8] = [
             &|| self.inbox.close(true),
             &|| self.end_tasks(10_000),
+            // A waker may poll immediately. Nothing that it begins may land here, where no later step would end it.
+            &|| {
+                if self.is_current() {
+                    CURRENT.set(ptr::null());
+                }
+            },
             &|| {
                 self.inbox.remote_list.close(|node| {
                     let _ = catch_unwind(AssertUnwindSafe(|| self.handle_node(node)));
@@ -211,6 +218,8 @@ impl Shard {
                 | Continuation::Orphan => {}
             }
         }
+        // Leaked slots are never free again.
+        self.notify_slot_room();
         leaked
     }
 }

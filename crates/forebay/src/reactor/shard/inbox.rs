@@ -303,10 +303,7 @@ impl Inbox {
             self.room_waiters.store(room.len(), Ordering::SeqCst);
             woken
         };
-        for waker in waiting {
-            // A waker that panics must not keep the others waiting.
-            let _ = catch_unwind(AssertUnwindSafe(|| wakes::wake(waker)));
-        }
+        wakes::wake_each(waiting);
     }
 
     /// Passes a task that another thread woke to its shard.

@@ -222,7 +222,7 @@ impl Shard {
     fn notify_slot_room(&self) {
         if self.slot_waiters.with(|waiters| !waiters.is_empty()) {
             let waiters = self.slot_waiters.with(std::mem::take);
-            waiters.into_iter().for_each(wakes::wake);
+            wakes::wake_each(waiters);
         }
     }
 

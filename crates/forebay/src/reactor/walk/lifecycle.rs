@@ -13,6 +13,7 @@ use super::table::{Arrival, Owner, WalkKey, WalkState};
 use crate::base::class::Class;
 use crate::base::error::Error;
 use crate::base::here;
+use crate::base::wakes;
 use crate::io::op::{OpFailure, OpOutcome};
 use crate::reactor::account::file_table::NO_FILE;
 use crate::reactor::class_scope::run_as;
@@ -155,7 +156,7 @@ fn clear(shard: &Shard, index: u32) -> (Option<Job>, Owner) {
 pub(crate) fn notify_room(shard: &Shard) {
     if !shard.walks.with(|walks| walks.waiters.is_empty()) {
         let waiters = shard.walks.with(|walks| std::mem::take(&mut walks.waiters));
-        waiters.into_iter().for_each(Waker::wake);
+        wakes::wake_each(waiters);
     }
 }
 
