@@ -76,6 +76,9 @@ pub fn engine() -> io::Result<Engine> {
 /// Has `engine` in the place of the process's for the files that this thread opens, until the returned value is dropped. With the
 /// engine of a simulated world all names are that world's.
 ///
+/// # Panics
+/// In a handler of exit(3): the thread has lost its scopes, and the engine of the process may be the wrong one.
+///
 /// ```
 /// # async fn program() -> std::io::Result<()> { forebay_fs::write("/greeting", "hello").await }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

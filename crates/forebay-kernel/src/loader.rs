@@ -110,18 +110,23 @@ thread_local! {
 /// One for each of a process's descendants in turn: a child that is forked while another thread loads has that lock held forever.
 static LOADING: [Mutex<()>; 8] = [const { Mutex::new(()) }; 8];
 
+/// Returns the messages that this thread has heard, once. A handler of exit(3) runs on a thread without its locals, and hears none.
+fn take_heard() -> Vec<String> {
+    HEARD.try_with(RefCell::take).unwrap_or_default()
+}
+
 /// Runs `load` with the loader's messages in the error, and not on the program's standard error. The loader
 /// has one message callback for the whole process: messages of another thread during this time are lost.
 fn listen<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let lock = &LOADING[Process::here().forks() as usize % LOADING.len()];
     let _alone = lock.lock().unwrap_or_else(PoisonError::into_inner);
-    HEARD.with_borrow_mut(Vec::clear);
+    drop(take_heard());
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, |_, line| {
-        HEARD.with_borrow_mut(|heard| heard.extend(line.lines().map(str::to_owned)));
+        let _ = HEARD.try_with(|heard| heard.borrow_mut().extend(line.lines().map(str::to_owned)));
     })));
     let result = load();
     libbpf_rs::set_print(before);
-    let heard = HEARD.take();
+    let heard = take_heard();
     result.map_err(|error| match verdict(&heard) {
         _ if lacks_descriptors(&heard) => {
             format!("{error}; too few descriptors are left: {}", rights::MORE_DESCRIPTORS)

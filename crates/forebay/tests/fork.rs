@@ -12,10 +12,11 @@ mod common;
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
 use common::{bytes_of, config, dir, write_file};
-use forebay::{BlockMut, Class, Durability, Engine, Error, ErrorKind, IoMemory, Open};
+use forebay::{BlockMut, Class, Durability, Engine, Error, ErrorKind, File, IoMemory, Open};
 
 /// Runs `body` in a forked child and returns its exit code; a child that hangs is ended by its alarm.
 fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
@@ -302,4 +303,43 @@ fn a_child_forked_during_a_read_has_the_memory_and_the_parent_the_bytes() {
             assert!(lent.0[..] == expected[..], "the parent's read went on");
         }
     }
+}
+
+/// Regression: a handler of exit(3), as the destructor of a static in C++, runs on a thread that has lost its locals. The waker of
+/// `.wait()` was one of them, so a handler that read a file, or closed the engine, ended the process by a panic.
+#[test]
+fn a_handler_of_exit_reads_and_closes() {
+    static OPEN: OnceLock<(Engine, File)> = OnceLock::new();
+    extern "C" fn handler() {
+        let code = OPEN.get().map_or(1, |(engine, file)| {
+            let calls = [
+                engine.nop().wait().is_ok(),
+                file.read(5..9).wait().is_ok_and(|block| block[..] == bytes_of(5..9)[..]),
+                file.clone().close().wait().is_ok(),
+                engine.clone().close().wait().is_ok(),
+            ];
+            i32::from(calls.contains(&false))
+        });
+        // SAFETY: _exit(2) has no pointer arguments.
+        unsafe { libc::_exit(code) }
+    }
+    let dir = dir();
+    let path = dir.path().join("a");
+    write_file(&path, 4096);
+    let code = in_child(|| {
+        let (engine, file) = OPEN.get_or_init(|| {
+            let engine = Engine::start(config()).unwrap();
+            let file = engine.open(&path, Open::read()).wait().unwrap();
+            (engine, file)
+        });
+        // The thread has its waker before its end.
+        engine.nop().wait().unwrap();
+        file.read(0..4).wait().unwrap();
+        // SAFETY: the handler is a function of this program. It ends the child, whose other threads are its engine's.
+        unsafe {
+            assert_eq!(libc::atexit(handler), 0);
+            libc::exit(2)
+        }
+    });
+    assert_eq!(code, 0);
 }

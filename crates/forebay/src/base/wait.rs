@@ -63,7 +63,7 @@ pub(crate) fn block_in_turn_on_any<F: Future>(future: F) -> F::Output {
 
 /// Returns the waker that unparks the calling thread: for a thread that polls a future itself and sleeps in [`std::thread::park`]
 /// or [`park_timeout`](std::thread::park_timeout) in between. A wake-up before the sleep ends that sleep immediately. Allocates in
-/// the first call of a thread only.
+/// the first call of a thread only, and in each call of a handler of exit(3).
 ///
 /// ```
 /// use std::future::Future;
@@ -81,9 +81,10 @@ pub(crate) fn block_in_turn_on_any<F: Future>(future: F) -> F::Output {
 /// ```
 pub fn thread_waker() -> Waker {
     thread_local! {
-        static PARKER: Waker = Waker::from(Arc::new(Parker(thread::current())));
+        static PARKER: Waker = Parker::waker();
     }
-    PARKER.with(Waker::clone)
+    // Handlers of exit(3) run on a thread without its locals. Its handle, by which it parks, is still there.
+    PARKER.try_with(Waker::clone).unwrap_or_else(|_| Parker::waker())
 }
 
 fn run<F: Future>(waits: Waits, future: F) -> F::Output {
@@ -110,6 +111,12 @@ impl Drop for WaitMark {
 }
 
 struct Parker(Thread);
+
+impl Parker {
+    fn waker() -> Waker {
+        Waker::from(Arc::new(Parker(thread::current())))
+    }
+}
 
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
