@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay::{Engine, Mode, Open};
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::buffer::Buffer;
@@ -133,7 +133,9 @@ impl Descriptor {
             Ok(read) if read == wanted => Some(read),
             // Short at the end of the file, or at a page that is not in memory.
             Ok(read) => {
-                let len = self.std.metadata().ok()?.len();
+                // The length as this machine knows it, like the read: without a request to a server.
+                let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+                let len = statx(&self.std, c"", flags, StatxFlags::SIZE).ok()?.stx_size;
                 (offset + read as u64 >= len).then_some(read)
             }
             Err(Errno::AGAIN | Errno::INTR) => None,
