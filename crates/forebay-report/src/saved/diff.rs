@@ -22,6 +22,8 @@ mod simulated_tests;
 const NAMED: usize = 8;
 /// Bytes of a gibibyte.
 const GIB: f64 = 1_073_741_824.0;
+/// The part of its memory by which a machine may differ from itself: a kernel keeps some for itself, and another one more.
+const MEMORY_PART: u64 = 50;
 
 /// The figures that two results have in common, and those that only one has.
 #[derive(Debug, Default, Serialize)]
@@ -176,19 +178,21 @@ fn machines(before: &Report, after: &Report) -> Vec<String> {
             text(&known.architecture),
             known.cpu_model.clone(),
             Some(known.cpus_online).filter(|count| *count > 0).map(|count| count.to_string()),
-            // A kernel keeps some of it for itself, and another one more.
-            Some(known.memory_total_bytes)
-                .filter(|total| *total > 0)
-                .map(|total| format!("about {} GiB", (total as f64 / GIB).ceil())),
         ]
     };
-    let names = ["host", "architecture", "processor", "processors", "memory"];
+    let names = ["host", "architecture", "processor", "processors"];
     let both = names.into_iter().zip(facts(before).into_iter().zip(facts(after)));
     let differ = both.filter_map(|(name, (old, new))| {
         let (old, new) = old.zip(new).filter(|(old, new)| old != new)?;
         Some(format!("{name} {old} -> {new}"))
     });
-    differ.collect()
+    let [old, new] = [before, after].map(|report| report.environment.memory_total_bytes);
+    let is_known = old.min(new) > 0;
+    let memory = (is_known && old.abs_diff(new) > old.max(new) / MEMORY_PART).then(|| {
+        let [old, new] = [old, new].map(|bytes| number(bytes as f64 / GIB));
+        format!("memory {old} GiB -> {new} GiB")
+    });
+    differ.chain(memory).collect()
 }
 
 fn origin(report: &Report) -> Origin {
@@ -481,7 +485,8 @@ mod tests {
         assert!(!same.contains("changed beyond noise\n ") && same.contains("0 changed"), "{same}");
     }
 
-    /// Regression: a file of half the size, or another machine, made a device "2 times" as fast.
+    /// Regression: a file of half the size, or another machine, made a device "2 times" as fast. Then the same machine counted as another
+    /// one when its memory, without the kernel's own, was 16.01 GiB after 15.99.
     #[test]
     fn nothing_is_said_to_differ_where_size_cache_or_machine_do() {
         let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
@@ -512,9 +517,12 @@ mod tests {
         let machine =
             |report: &mut Report, place: u32| report.environment.host = Some(format!("node{place}"));
         check(&machine, "another machine, so no figure is compared: host node0 -> node1");
+        let memory =
+            |report: &mut Report, place: u32| report.environment.memory_total_bytes = 16 << (30 + place);
+        check(&memory, "another machine, so no figure is compared: memory 16 GiB -> 32 GiB");
         let named = |report: &mut Report, place: u32| {
-            let memory = if place == 0 { 16_000_000_000 } else { 16_100_000_000 };
-            report.environment.memory_total_bytes = memory;
+            let hundredths = if place == 0 { 1599 } else { 1601 };
+            report.environment.memory_total_bytes = (hundredths << 30) / 100;
             report.experiments[0].parameters.insert("seconds".to_owned(), place.into());
         };
         let [mut before, mut after] = pair();
