@@ -522,7 +522,7 @@ pub(crate) fn leave(
 /// Returns the files that keep their values when tables that refer to them are rewritten. A file with keys is emptied if more than
 /// a quarter of it is dead once its keys are, as it would be at rest. If many files are as short as those of flushes, short files
 /// are emptied: each is an open file. A full disk has no space to copy values in addition to the keys: one file without keys is
-/// emptied at a time, when no other work is left.
+/// emptied at a time, when no other work is left, together with the rewritten table's own file if that would become sparse.
 fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool, is_full: bool) -> BTreeSet<u32> {
     let files = || levels.value_files().values();
     let short_bytes = memtable_bytes / 2 * 3;
@@ -530,12 +530,15 @@ fn kept(levels: &Levels, memtable_bytes: u64, is_resting: bool, is_full: bool) -
     let bytes_min = if has_many { short_bytes } else { memtable_bytes / 4 };
     let emptied = if is_full && is_resting { sparse_files(levels, true, true) } else { BTreeSet::new() };
     let is_kept = |file: &&ValueFile| {
-        if is_full {
-            return !emptied.contains(&file.file.id());
-        }
         let bytes = file.file.bytes();
         let dead = bytes - file.live_bytes.min(bytes);
-        !is_sparse(dead, bytes, is_resting || file.is_table) && bytes >= bytes_min
+        let is_sparse = is_sparse(dead, bytes, is_resting || file.is_table);
+        if is_full {
+            // Without its keys the table's own file would be emptied next, by a table with the same fate, and so on.
+            let becomes_sparse = is_resting && file.is_table && is_sparse;
+            return !becomes_sparse && !emptied.contains(&file.file.id());
+        }
+        !is_sparse && bytes >= bytes_min
     };
     files().filter(is_kept).map(|file| file.file.id()).collect()
 }
