@@ -169,6 +169,8 @@ enum Current {
 pub(crate) struct Leave {
     /// Shorter values are written again.
     pub(crate) bytes_min: u32,
+    /// Whether shorter values stay, too.
+    pub(crate) keeps_short: bool,
     /// The files that keep their values.
     pub(crate) kept: BTreeSet<u32>,
 }
@@ -180,7 +182,7 @@ impl Leave {
     }
 
     fn leaves(&self, at: BlobAt) -> bool {
-        at.value_len >= self.bytes_min && self.kept.contains(&at.file)
+        (self.keeps_short || at.value_len >= self.bytes_min) && self.kept.contains(&at.file)
     }
 }
 

@@ -697,6 +697,58 @@ fn deletions_go_before_the_files_that_a_full_store_cannot_empty() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Regression: values that were separated before the store was opened with a larger `separation_bytes` counted as staying where they
+/// are, and were copied: a full disk had no space for that, and the deletions were never applied.
+#[test]
+fn a_full_store_leaves_values_of_an_earlier_separation_where_they_are() {
+    let ran = world(14).run(async |engine| {
+        let opened = async |separation_bytes: u32| {
+            let options = options().separation_bytes(separation_bytes).reserve_bytes(0);
+            Store::open(&engine, DIR, options).await.expect("the store opens")
+        };
+        let value = |number: u64| number.to_le_bytes().repeat(500);
+        let store = opened(1_500).await;
+        let keyspace = store.default_keyspace();
+        for number in 0..600 {
+            keyspace.put(key(number), value(number)).await.expect("there is space");
+        }
+        store.compact().await.expect("there is space");
+        store.close().await.expect("it closes");
+        let store = opened(32 << 10).await;
+        let (keyspace, mut looks) = (store.default_keyspace(), 0);
+        // The log gives back the records that are in tables.
+        pause(50).await;
+        take_all_but(&engine, 160 << 10).await;
+        let before = store.stats().value_live_bytes;
+        assert!(before > 1 << 20, "{before} bytes of separated values");
+        for first in (0..600).step_by(100) {
+            let mut batch = Batch::new();
+            for number in (first..first + 100).step_by(2) {
+                batch.delete(&keyspace, key(number));
+            }
+            while let Err(error) = store.write(&batch).await {
+                is_the_sentence(&error);
+                looks += 1;
+                assert!(looks < 600, "{:?}", store.stats());
+                pause(100).await;
+            }
+        }
+        drop(store.flush().await);
+        while store.stats().value_live_bytes > before / 4 * 3 {
+            looks += 1;
+            assert!(looks < 600, "{:?}", store.stats());
+            pause(100).await;
+        }
+        puts_are_taken(&keyspace, Duration::from_secs(60)).await;
+        for number in 0..600 {
+            let (found, is_there) = (keyspace.get(&key(number)).await.expect("reads go on"), number % 2 == 1);
+            assert_eq!(found.as_deref(), is_there.then(|| value(number)).as_deref(), "key {number}");
+        }
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// Regression: of a full store a whole compaction returned while tables that it had made itself lay above the last level.
 #[test]
 fn a_whole_compaction_of_a_full_store_leaves_nothing_above_the_last_level() {

@@ -508,7 +508,8 @@ pub(crate) struct How<'b> {
     pub(crate) separation_bytes: u32,
 }
 
-/// Returns the values that stay where they are when tables of a keyspace are rewritten.
+/// Returns the values that stay where they are when tables of a keyspace are rewritten. On a full disk these are all values of the
+/// files: each of them was perhaps separated when `separation_bytes` was smaller, and counts as such.
 pub(crate) fn leave(
     levels: &Levels,
     memtable_bytes: u64,
@@ -516,7 +517,8 @@ pub(crate) fn leave(
     is_resting: bool,
     is_full: bool,
 ) -> Arc<Leave> {
-    Arc::new(Leave { bytes_min: separation_bytes, kept: kept(levels, memtable_bytes, is_resting, is_full) })
+    let kept = kept(levels, memtable_bytes, is_resting, is_full);
+    Arc::new(Leave { bytes_min: separation_bytes, keeps_short: is_full, kept })
 }
 
 /// Returns the files that keep their values when tables that refer to them are rewritten. A file with keys is emptied if more than
