@@ -590,7 +590,7 @@ fn full(shared: &StoreCore, cause: &Error) -> Error {
                   back. Puts are taken again as soon as there is space";
     let goal = match shared.full.goal.load(Ordering::Acquire) {
         0 => String::new(),
-        bytes => format!(" for a reserve of {bytes} bytes"),
+        bytes => format!(" for a reserve of {bytes} bytes, twice that until deletes are compacted"),
     };
     Error::short(&shared.dir, format!("the store's file system is full; {remedy}{goal}"), cause)
 }

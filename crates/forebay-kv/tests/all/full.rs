@@ -328,7 +328,8 @@ fn a_reserve_that_cannot_grow_makes_the_store_full() {
             is_the_sentence(&model.fill(&store).await);
             assert!(model.there.len() < 300, "{} keys", model.there.len());
             let full = store.stats().full.expect("it is full");
-            assert!(full.to_string().contains("for a reserve of"), "{full}");
+            let text = full.to_string();
+            assert!(text.contains("for a reserve of") && text.contains("twice that until"), "{text}");
             // The space of the reserve is enough for deletions.
             model.delete_half(&store).await;
             model.check(&store).await;
