@@ -147,6 +147,14 @@ pub(crate) struct TableMeta {
     pub(crate) values: Box<[(u32, u64)]>,
 }
 
+impl TableMeta {
+    /// Returns the file's length without its separated values.
+    pub(crate) fn key_bytes(&self) -> u64 {
+        let own = self.values.iter().find(|(file, _)| *file == self.id);
+        self.bytes.saturating_sub(own.map_or(0, |(_, bytes)| *bytes))
+    }
+}
+
 /// The entry found for a key. A value that has expired counts as deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hit {

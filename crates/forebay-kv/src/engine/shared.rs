@@ -415,6 +415,7 @@ impl StoreCore {
             level0_full: self.options.level0_full.unwrap_or(pick::LEVEL0_FULL),
             codec: Codec::of(self.compression(LEVELS - 1)),
             separation_bytes: self.options.separation_bytes,
+            spare_bytes: self.full.spare_bytes(),
         }
     }
 

@@ -103,6 +103,8 @@ pub(crate) struct Space {
     first_delete: AtomicU64,
     /// Whether a delete waits for the flush of those before it.
     is_flush_wanted: AtomicBool,
+    /// Bytes that were free in addition to a memtable's, if no work began since.
+    spare: AtomicU64,
     /// Notified when the store becomes full, when space may have become free, and when the store ends.
     pub(super) bell: Event,
 }
@@ -163,6 +165,7 @@ impl Space {
             tries.bytes.store(0, Ordering::Release);
         }
         self.under_way.fetch_add(1, Ordering::AcqRel);
+        self.spare.store(0, Ordering::Release);
         SpaceUse(self)
     }
 
@@ -190,6 +193,11 @@ impl Space {
 
     fn failures(&self, work: Work) -> u64 {
         self.tries(work).map_or(0, |tries| tries.failures.load(Ordering::Acquire))
+    }
+
+    /// Returns the free bytes of a full disk that the flush and the compaction of the next deletions do not need, as far as known.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        self.spare.load(Ordering::Acquire)
     }
 
     /// Returns the size of the reserve in bytes.
@@ -404,6 +412,24 @@ impl StoreCore {
         }
     }
 
+    /// Looks for the space of the job that a full store runs only beside the space for its next deletions. Nothing else may need it.
+    async fn look_for_spare(&self) {
+        let space = &self.full;
+        let is_idle = || {
+            let is_working = space.under_way.load(Ordering::Acquire) > 0 || space.lacks_something();
+            !is_working && self.lock().sealed.is_empty()
+        };
+        space.spare.store(0, Ordering::Release);
+        let wanted = self.with_view(|view| pick::spare_bytes_wanted(&view.version, &self.pick_how()));
+        if let Some(bytes) = wanted
+            && is_idle()
+            && self.are_free(bytes + self.budget.memtable).await
+            && is_idle()
+        {
+            space.spare.store(bytes, Ordering::Release);
+        }
+    }
+
     /// Returns whether so many bytes of the disk are free.
     async fn are_free(&self, bytes: u64) -> bool {
         let made = self.make_reserve(bytes).await;
@@ -555,6 +581,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
             }
             if is_time {
                 shared.look_for_space().await;
+                shared.look_for_spare().await;
                 shared.begin_attempt();
             } else {
                 shared.try_again();

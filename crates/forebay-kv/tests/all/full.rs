@@ -698,6 +698,93 @@ fn deletions_go_before_the_files_that_a_full_store_cannot_empty() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Regression: a full store whose separated values were only overwritten, never deleted, stayed full for ever: its level 0 stayed where
+/// it was, and so did all older values.
+#[test]
+fn a_full_store_whose_values_are_overwritten_takes_puts_again() {
+    let mut refused = 0;
+    for (seed, free) in [(0, 64), (1, 192), (2, 320)] {
+        let ran = world(seed).run(async |engine| {
+            let options = options().memtable_bytes(256 << 10).separation_bytes(1_500);
+            let store = Store::open(&engine, DIR, options).await.expect("a store");
+            let keyspace = store.default_keyspace();
+            let value = |version: u64| version.to_le_bytes().repeat(1_250);
+            for number in 0..200 {
+                keyspace.put(key(number), value(0)).await.expect("there is space");
+            }
+            store.compact().await.expect("there is space");
+            // The log gives back the records that are in tables.
+            pause(50).await;
+            take_all_but(&engine, free << 10).await;
+            let mut refused = 0;
+            for version in 1..=8 {
+                for number in 0..200 {
+                    let before = refused;
+                    while let Err(error) = keyspace.put(key(number), value(version)).await {
+                        is_the_sentence(&error);
+                        refused += 1;
+                        assert!(refused - before < 600, "{:?}", store.stats());
+                        pause(100).await;
+                    }
+                }
+            }
+            for number in 0..200 {
+                let found = keyspace.get(&key(number)).await.expect("reads go on");
+                assert_eq!(found.as_deref(), Some(&value(8)[..]), "key {number}");
+            }
+            store.close().await.unwrap();
+            refused
+        });
+        refused += ran.unwrap_or_else(|failure| panic!("{free} KiB: {failure}"));
+    }
+    assert!(refused > 0, "no disk was full");
+}
+
+/// A full store that is left alone moves its keys down also where that frees nothing, and keeps the space for its deletions.
+#[test]
+fn a_full_store_of_separated_values_comes_to_rest_and_is_emptied_afterwards() {
+    for seed in 0..3 {
+        let ran = world(seed).run(async |engine| {
+            let options = options().memtable_bytes(256 << 10).separation_bytes(1_500);
+            let store = Store::open(&engine, DIR, options).await.expect("a store");
+            let (keyspace, mut next) = (store.default_keyspace(), 0_u64);
+            let full = loop {
+                match keyspace.put(key(next), next.to_le_bytes().repeat(1_250)).await {
+                    Ok(()) => next += 1,
+                    Err(error) => break error,
+                }
+            };
+            is_the_sentence(&full);
+            pause(60_000).await;
+            let before = store.stats().compaction_written_bytes;
+            pause(60_000).await;
+            assert_eq!(store.stats().compaction_written_bytes, before, "{:?}", store.stats());
+            for number in 0..next {
+                let mut refused = 0;
+                while let Err(error) = keyspace.delete(key(number)).await {
+                    is_the_sentence(&error);
+                    refused += 1;
+                    assert!(refused < 600, "{:?}", store.stats());
+                    pause(100).await;
+                }
+            }
+            let mut looks = 0;
+            while table_files(&engine).await > 0 {
+                looks += 1;
+                assert!(looks < 600, "{:?}", store.stats());
+                // Few deletions wait in memory.
+                if store.stats().full.is_none() {
+                    drop(store.compact().await);
+                }
+                pause(100).await;
+            }
+            puts_are_taken(&keyspace, Duration::from_secs(60)).await;
+            store.close().await.unwrap();
+        });
+        ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
 /// Regression: values that were separated before the store was opened with a larger `separation_bytes` counted as staying where they
 /// are, and were copied: a full disk had no space for that, and the deletions were never applied.
 #[test]

@@ -375,8 +375,8 @@ impl<'l> Shape<'l> {
             let (meta, is_first) = (table.meta(), bytes == 0);
             // Deletions add nothing to the target, and keys whose values stay add little: the more of them are merged together, the
             // fewer bytes are written. Values that do not stay are written again.
-            let stay: u64 = meta.values.iter().map(|(_, bytes)| bytes).sum();
-            let rest = meta.bytes.saturating_sub(stay);
+            let rest = meta.key_bytes();
+            let stay = meta.bytes - rest;
             let is_little = stay > 0 && rest < stay + SHORT_BYTES;
             let each = if is_little { 0 } else { rest / meta.entries.max(1) };
             let added = each * meta.entries.saturating_sub(meta.deleted);
@@ -401,6 +401,24 @@ impl<'l> Shape<'l> {
     /// Returns whether tables of a level are worth a job. In level 0 those with the deletions may follow older ones, which go first.
     fn may_shrink(&self, level: usize) -> bool {
         !self.is_full || self.levels.level(level).iter().any(|table| self.shrinks(table))
+    }
+
+    /// Returns the last job of a full disk, and the free bytes that it needs: it moves down tables that shrink nothing by themselves,
+    /// since an overwritten value is dead only once both of its key's entries have met. The lowest such level goes first.
+    fn overwriting(&self, keyspace: u32) -> Option<(Job, u64)> {
+        let is_stuck = |level: &usize| !self.levels.level(*level).is_empty() && !self.may_shrink(*level);
+        let job = match (0..LAST).rev().find(is_stuck)? {
+            0 => self.level0_job(keyspace, self.oldest(|_| true)),
+            level => self.table_job(keyspace, level, self.levels.level(level).first()?.clone()),
+        }?;
+        let key_bytes = |table: &Arc<Table>| table.meta().key_bytes();
+        // Of a short table only the leaf. The job for the next deletions writes these keys once more.
+        let upper: u64 = job.uppers().map(|table| key_bytes(table).saturating_sub(SHORT_BYTES / 4 * 3)).sum();
+        // A piece rewrites one table of the target, whose file stays if it has values.
+        let has_values = |table: &&Arc<Table>| key_bytes(table) < table.meta().bytes;
+        let staying: u64 = job.lower.iter().filter(has_values).map(key_bytes).sum();
+        let longest = job.lower.iter().map(key_bytes).max().unwrap_or(SHORT_BYTES);
+        Some((job, 2 * upper + staying + longest))
     }
 
     /// Returns the table of a level whose move frees most in relation to its cost.
@@ -506,6 +524,8 @@ pub(crate) struct How<'b> {
     pub(crate) codec: Option<Codec>,
     /// The length from which on values stay where they are.
     pub(crate) separation_bytes: u32,
+    /// As [`Space::spare_bytes`](crate::engine::space::Space::spare_bytes) returns them.
+    pub(crate) spare_bytes: u64,
 }
 
 /// Returns the values that stay where they are when tables of a keyspace are rewritten. On a full disk these are all values of the
@@ -567,7 +587,8 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
 
 /// Returns the most urgent job. In keyspaces whose tables are at rest, with numbers below `resting`, it also considers jobs that
 /// only save space. On a full disk it also considers all levels that have deletions, and these before sparse files: a deletion may
-/// leave a file without live values, which is then removed, while emptying a file needs space first.
+/// leave a file without live values, which is then removed, while emptying a file needs space first. If nothing else is left it moves
+/// overwritten values down, within the spare bytes.
 pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job> {
     let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
@@ -591,6 +612,18 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
         .or_else(|| shapes(version, how).filter(|(_, shape)| shape.is_older(resting)).find_map(restless))
         .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(deleting))
         .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(sparse))
+        .or_else(|| {
+            overwriting(version, how).find(|(_, bytes)| *bytes <= how.spare_bytes).map(|(job, _)| job)
+        })
+}
+
+fn overwriting(version: &Version, how: &How<'_>) -> impl Iterator<Item = (Job, u64)> {
+    shapes(version, how).filter_map(|(keyspace, shape)| shape.overwriting(keyspace))
+}
+
+/// Returns the bytes that have to be spare for a full store to move overwritten values down, if it has such tables.
+pub(crate) fn spare_bytes_wanted(version: &Version, how: &How<'_>) -> Option<u64> {
+    overwriting(version, how).map(|(_, bytes)| bytes).min()
 }
 
 /// Returns the rest of a job of which some pieces are done, unless its next piece found no space, or a table was removed. The
