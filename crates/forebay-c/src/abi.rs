@@ -379,7 +379,7 @@ pub unsafe extern "C" fn fb_file_allocate(file: *mut File, offset: u64, len: u64
         let file = unsafe { file_of(file, "fb_file_allocate")? };
         let end = offset
             .checked_add(len)
-            .ok_or_else(|| Fault::invalid("the range ends behind the last byte that there can be"))?;
+            .ok_or_else(|| Fault::invalid("the range ends behind the largest offset of a file"))?;
         file.file.allocate(offset..end).wait().map_err(Fault::from)
     })
 }

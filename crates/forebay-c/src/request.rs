@@ -64,7 +64,7 @@ impl<'a> Piece<'a> {
         }
         let is_addressable = isize::try_from(len).is_ok() && request.offset.checked_add(len as u64).is_some();
         if !is_addressable {
-            return Err(Fault::invalid("the request ends behind the last byte that there can be"));
+            return Err(Fault::invalid("the request ends behind the largest offset of a file"));
         }
         Ok(Piece {
             file,

@@ -20,7 +20,7 @@ pub(super) fn examine(environment: &Environment) -> Check {
     }
     let file_system = environment.path.as_ref().and_then(|path| path.file_system.as_deref());
     let module = match file_system.filter(|name| !OF_THE_MODULE.contains(name)) {
-        Some(name) => Err(format!("it takes no files of {name}")),
+        Some(name) => Err(format!("it does not support files on {name}")),
         None => probe(EngineKind::Module),
     };
     // The loop makes the same call when it opens.

@@ -700,10 +700,10 @@ impl Node {
         }
         // What failed before is known already; the next start recovers.
         if let Err(error) = self.inner.store.close().await {
-            tracing::warn!("the state was not closed in order: {error}");
+            tracing::warn!("the state was not closed cleanly: {error}");
         }
         if let Err(error) = self.inner.log.close().await {
-            tracing::warn!("the log was not closed in order: {error}");
+            tracing::warn!("the log was not closed cleanly: {error}");
         }
     }
 }

@@ -76,7 +76,7 @@ impl fmt::Display for Error {
                 write!(formatter, "a walk's read at offset {offset} failed at hop {hop}: {source}")
             }
             Error::UnexpectedEof { offset, got } => {
-                write!(formatter, "the file has {got} bytes of the page at offset {offset}: it ends there")
+                write!(formatter, "the file ends {got} bytes into the page at offset {offset}")
             }
             Error::TooManyHops { limit } => {
                 write!(formatter, "the walk did not end within {limit} hops: its pages lead in a circle")
@@ -88,7 +88,7 @@ impl fmt::Display for Error {
                 write!(formatter, "the walk's program returned an invalid result at offset {offset}")
             }
             Error::Elsewhere { offset, source } => {
-                write!(formatter, "this engine cannot go on with the walk at offset {offset}: {source}")
+                write!(formatter, "this engine cannot continue the walk at offset {offset}: {source}")
             }
             Error::WaitOnShard => formatter.write_str("a shard's thread cannot wait for a walk: await it"),
             Error::Closed => formatter.write_str("the walks were closed"),

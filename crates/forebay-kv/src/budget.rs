@@ -115,7 +115,7 @@ impl Budget {
         let (total, least) =
             (options.memory_bytes_max.unwrap_or(Options::MEMORY_BYTES_DEFAULT), Options::MEMORY_BYTES_MIN);
         if total < least {
-            let text = format!("a budget of {total} bytes of memory; the smallest that works is {least}");
+            let text = format!("memory_bytes_max is {total}: give {least} or more");
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         let part = |small: u64, large: u64| total.min(SMALL) / small + total.saturating_sub(SMALL) / large;
@@ -123,7 +123,7 @@ impl Budget {
         let memtable = options.memtable_bytes.unwrap_or(third);
         if !(MEMTABLE_MIN..=third).contains(&memtable) {
             let text = format!(
-                "memtable_bytes of {memtable}; with {total} bytes of memory from {MEMTABLE_MIN} to {third}"
+                "memtable_bytes is {memtable}: with memory_bytes_max of {total} give {MEMTABLE_MIN} to {third}"
             );
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }

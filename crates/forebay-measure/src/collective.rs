@@ -267,7 +267,7 @@ impl Plan for Run {
 
     fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
         if turn.way.name == DATA_SIEVING && self.rank.is_some() {
-            anyhow::bail!("the locks of data sieving are those of one host");
+            anyhow::bail!("data sieving runs on one host only: its locks are not seen by others");
         }
         let paths = self.paths(turn.way)?;
         let mut all = self.paths(&SPEC.ways[0]).unwrap_or_default();

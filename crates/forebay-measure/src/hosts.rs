@@ -189,7 +189,7 @@ impl Task {
             Part::Rank(rank) => {
                 if !matches!(Target::resolve(setup.path, false, false)?, Target::Directory(_)) {
                     return Err(Failure::Usage(format!(
-                        "{} is not a directory: ranks make a temp file each in one that all of them see",
+                        "{} is not a directory: name one that all ranks see, where each makes a temp file",
                         setup.path.display()
                     ))
                     .into());

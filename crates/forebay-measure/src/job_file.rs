@@ -726,7 +726,7 @@ impl<'a> Section<'a> {
             ),
             (job.is_timed && job.seconds.is_none(), "time_based", "needs a runtime"),
             (job.fixed_file && !job.fixed_buffers, "registerfiles", "is run here with fixedbufs"),
-            (is("invalidate", "0"), "invalidate", "files are always brought out of the page cache before"),
+            (is("invalidate", "0"), "invalidate", "files always leave the page cache before a job here"),
             (job.loops == 0, "loops", "a job is done once or more"),
             (reads && job.verify_every > 0, "verify", "only writes are read again and compared here"),
             (

@@ -295,7 +295,7 @@ async fn read_later(
         let (file, found) = shared.handles.open(&location, &path, &place).await?;
         if Attributes::of(&found).e_tag != e_tag {
             return Err(Failure::text(format!(
-                "{} was replaced before its bytes were read: many gets were kept whose streams are not polled; get it again",
+                "{} was replaced after its file was closed for other gets: get it again, and read or drop the streams of gets",
                 path.display()
             )));
         }

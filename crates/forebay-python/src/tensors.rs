@@ -35,7 +35,7 @@ pub(crate) fn parse_header<'py>(
     if described != Some(file_bytes) {
         let described = described.unwrap_or(u64::MAX);
         return Err(refuse(format!(
-            "its header describes {described} bytes, and it has {file_bytes}; it may have been cut off"
+            "its header describes {described} bytes, but the file has {file_bytes}: copy it again, as a part may be missing"
         )));
     }
     let metadata = match parsed.metadata() {

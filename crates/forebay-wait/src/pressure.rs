@@ -24,7 +24,7 @@ impl Group {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let parent = own_directory(&mounts, &own)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no cgroup2 tree is mounted"))?;
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no cgroup2 hierarchy is mounted"))?;
         // One process may measure several commands.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

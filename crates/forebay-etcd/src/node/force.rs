@@ -62,7 +62,9 @@ pub(super) async fn go_on_alone(
     let mut others: BTreeMap<u64, Peer> =
         memberships.effective().nodes().map(|(id, peer)| (*id, peer.clone())).collect();
     let (Some(own), Some(vote), Some(last)) = (others.remove(&member), vote, last) else {
-        return Err(failed(&"it is in no membership that it knows: it never joined, or was removed"));
+        return Err(failed(
+            &"its membership does not have it: it never joined, or was removed; take another member",
+        ));
     };
     let is_interrupted = owner::is_interrupted(log, identity);
     if others.is_empty() {

@@ -101,7 +101,7 @@ async fn next(messages: &mut Streaming<Encoded>) -> Result<Snapshot, Status> {
 }
 
 fn unexpected() -> Status {
-    Status::aborted("a message of the state came out of its order")
+    Status::aborted("the messages of the state are out of order")
 }
 
 /// Refuses a state that is not the majority's.

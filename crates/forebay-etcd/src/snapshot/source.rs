@@ -47,7 +47,7 @@ impl Source {
         if is_sum_checked && !has_sum {
             return Err(refused(
                 path,
-                "it has no checksum at its end, so it is cut off, or no file that snapshot save has written; a file that was \
+                "it has no checksum at its end: it is cut off, or was not written by `snapshot save`; a file that was \
                  copied from etcd's data directory needs --skip-hash-check",
             ));
         }

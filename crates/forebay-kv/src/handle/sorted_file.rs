@@ -223,7 +223,7 @@ impl SortedFile {
 
     async fn created(engine: &Engine, path: PathBuf, options: SortedFileOptions) -> Result<SortedFile> {
         let Some(name) = path.file_name().map(|name| name.to_os_string()) else {
-            return Err(Error::at(ErrorKind::InvalidInput, &path, "a sorted file needs a name"));
+            return Err(Error::at(ErrorKind::InvalidInput, &path, "the path does not end in a file name"));
         };
         let number = random_id(engine, &path) as u32 | SORTED_NUMBER;
         let spec = TableSpec {

@@ -46,12 +46,12 @@ impl ManifestState {
             *self = ManifestState { store_id: edit.store_id, ..ManifestState::default() };
         }
         if self.store_id == 0 {
-            return Err("it changes a store that was never begun");
+            return Err("it changes a store that no edit before it created");
         }
         for (id, name) in &edit.keyspaces {
             let known = self.keyspaces.contains_key(id) || self.keyspaces.values().any(|known| known == name);
             if known || name.is_empty() {
-                return Err("a keyspace that is there already");
+                return Err("it adds a keyspace that exists, or one without a name");
             }
             self.keyspaces.insert(*id, name.clone());
             self.next_keyspace = self.next_keyspace.max(id.saturating_add(1));
@@ -59,7 +59,7 @@ impl ManifestState {
         self.next_keyspace = self.next_keyspace.max(edit.next_keyspace);
         for id in &edit.unlogged {
             if !edit.keyspaces.iter().any(|(new, _)| new == id) {
-                return Err("only a new keyspace can be one that is not logged");
+                return Err("it names an unlogged keyspace that it does not add");
             }
             self.unlogged.insert(*id);
         }

@@ -87,7 +87,7 @@ impl Table {
                         _ => next == child.position.into(),
                     };
                     if !in_place {
-                        return Err("the nodes below are not where they should be");
+                        return Err("the children of a node are not stored in its order");
                     }
                     next = child.end();
                     node.key(index, &mut key)?;

@@ -266,7 +266,7 @@ fn message(send: impl FnOnce(&squeue::Entry) -> io::Result<()>) -> ProbeResult {
     match receiver.completion().next() {
         Some(entry) if entry.user_data() == 1 && entry.result() == 7 => Ok(String::new()),
         Some(entry) => Err(io::Error::from_raw_os_error(entry.result().saturating_neg()).into()),
-        None => Err(io::Error::other("the message did not arrive").into()),
+        None => Err(io::Error::other("the ring did not receive the message").into()),
     }
 }
 

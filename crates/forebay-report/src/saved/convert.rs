@@ -39,7 +39,7 @@ pub fn of_others(texts: &[(String, String)]) -> Result<Option<Report>, Failure> 
         };
         found.retain(|experiment| !experiment.rows.is_empty());
         if found.is_empty() {
-            return Err(wrong(format!("is of {program} and has no job with any figures")));
+            return Err(wrong(format!("is of {program}, but has no job with any figures")));
         }
         for experiment in &mut found {
             experiment.method = format!("Measured by {program} and converted. {}", experiment.method);

@@ -137,7 +137,7 @@ impl ThreadsDriver {
         }
         self.degraded.push(Degradation::new(
             "I/O threads",
-            format!("the system gave no further thread: {refusal}"),
+            format!("the system refused to start another thread: {refusal}"),
             "raise the limit of processes (ulimit -u, or pids.max of the control group)",
         ));
         Err(refusal)

@@ -633,7 +633,7 @@ impl File {
                 if let Err(error) = self.core.engine().check(operation) {
                     return Pending::ready(Err(self.core.describe(error)));
                 }
-                let note = format!("an NVMe namespace has {bytes} bytes here, always, and no page cache");
+                let note = format!("an NVMe namespace has a fixed size ({bytes} bytes) and no page cache");
                 let error = Error::new(ErrorKind::Unsupported, operation).with_note(note);
                 Pending::ready(Err(self.core.describe(error)))
             }

@@ -61,7 +61,7 @@ fn start_with(
             if let Err(refusal) = engine.seats.pin_shard(index) {
                 engine.degrade_once(
                     "placement",
-                    &format!("the system did not let a shard have its processor: {refusal}"),
+                    &format!("the system refused to pin a shard to its processor: {refusal}"),
                     "look for what changed the processors of this process, and for a seccomp profile without sched_setaffinity",
                 );
             }
