@@ -111,7 +111,7 @@ pub struct Class {
     pub writes_per_second_max: u64,
 }
 
-/// An operation to make.
+/// One operation, for `fb_run` and `fb_submit`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Request {

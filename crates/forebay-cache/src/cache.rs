@@ -221,7 +221,7 @@ impl Cache {
         self.core.blocks.clear();
     }
 
-    /// Returns the figures now. Takes the lock of each part of the cache for a moment.
+    /// Returns the current statistics. Locks each part of the cache in turn, briefly.
     pub fn stats(&self) -> CacheStats {
         let core = &self.core;
         CacheStats {

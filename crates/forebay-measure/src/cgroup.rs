@@ -100,7 +100,7 @@ impl Parent {
         fs::read_to_string(self.directory.join(file)).unwrap_or_default()
     }
 
-    /// Returns `v1` or `v2`.
+    /// Returns the version of the group's hierarchy: `v1` or `v2`.
     pub const fn version(&self) -> &'static str {
         match self.version {
             Version::V1 => "v1",

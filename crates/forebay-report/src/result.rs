@@ -256,7 +256,7 @@ impl Row {
         Self { name: name.into(), skipped: Some(why.into()), ..Self::default() }
     }
 
-    /// Sets the description of this way, one sentence.
+    /// Sets the row's description: one sentence.
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = description.into();
         self

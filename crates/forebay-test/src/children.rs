@@ -37,7 +37,7 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(begin) }
 }
 
-/// Elsewhere the process is ended by its owner's `Drop` alone.
+/// Returns `command` unchanged: outside Linux only the `Drop` of its owner ends the process.
 #[cfg(not(target_os = "linux"))]
 pub fn end_with_parent(command: &mut Command) -> &mut Command {
     command

@@ -33,7 +33,7 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Numbers from any seed, one after the other (SplitMix64).
+/// A generator of pseudo-random numbers (SplitMix64); any seed is good, and the same seed gives the same numbers.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 

@@ -285,7 +285,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Returns every point with its counts, and those of the formula behind a stroke.
+    /// Returns a table with a line for each point: its counts, then `|`, then the counts that the formula gives.
     pub fn table(&self) -> String {
         let Axis { name, unit, package, .. } = self.axis;
         let mut text =

@@ -111,7 +111,7 @@ pub fn is_forked(engine: &Engine) -> bool {
     engine.shared().is_forked()
 }
 
-/// A file's engine, for the writers of `forebay-collective`, which act as a part of it.
+/// Internal access to a file and its engine, for the writers of `forebay-collective`.
 #[derive(Clone, Copy, Debug)]
 pub struct FileInternals<'f>(&'f File);
 

@@ -55,7 +55,7 @@ impl Batch {
         self.add(keyspace, key.as_ref(), &put)
     }
 
-    /// Sets a key's value that expires: from the second `expires_s` since 1970 on it counts as deleted.
+    /// Sets a key's value with an expiry: from `expires_s` on, in seconds since 1970, the key counts as deleted.
     pub fn put_until(
         &mut self,
         keyspace: &Keyspace,

@@ -65,7 +65,7 @@ pub(crate) fn measured(report: &Report) -> impl Iterator<Item = (usize, &Experim
     rows.filter(|(.., row)| row.skipped.is_none())
 }
 
-/// Returns every row of experiments of this role whose figures count and that has the metric.
+/// Returns the rows that have the metric, of the experiments with this role. Rows whose figures do not count are left out.
 pub fn rows<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<FoundRow<'a>> {
     let rows = measured(report).filter(|(_, experiment, row)| experiment.view.role == role && counts(row));
     let found = rows.filter_map(|(section, experiment, row)| {

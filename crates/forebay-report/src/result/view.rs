@@ -149,7 +149,7 @@ impl Gain {
         Self { from_load: Some(load), ..self }
     }
 
-    /// Returns whether a row of an experiment does what the change says.
+    /// Returns whether this row has the change: its name is in `to`, and the experiment's load is at least `from_load`.
     pub fn is_made_by(&self, experiment: &Experiment, row: &str) -> bool {
         let load = || experiment.number(&experiment.view.axis.parameter);
         self.to.iter().any(|name| *name == row)

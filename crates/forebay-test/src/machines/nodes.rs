@@ -270,7 +270,7 @@ impl<P> Nodes<P> {
     /// Kills a node's process, if it runs.
     ///
     /// # Panics
-    /// It cannot be killed.
+    /// If the process cannot be killed.
     pub fn kill(&mut self, node: usize) {
         if let Some(mut child) = self.children[node].take() {
             child.kill().expect("it is ours");

@@ -11,7 +11,7 @@ use forebay::Metadata;
 pub struct Holders {
     /// Their ids, each once, in order; empty where the system does not report them.
     pub processes: Vec<u32>,
-    /// Whether they hold it shared: they only read.
+    /// Whether the lock is shared, as readers hold it.
     pub is_shared: bool,
     /// Whether the lock is of this file beyond doubt: some file systems have other numbers in the system's list.
     pub(super) is_certain: bool,

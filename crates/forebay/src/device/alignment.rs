@@ -16,12 +16,11 @@ const MEMORY_MIN: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Alignment {
-    /// Of the memory's start; never below 4096 for direct files.
+    /// Alignment of the memory's start; never below 4096 for direct files.
     pub memory: u32,
-    /// Of the offset and length of a write, and of a read too unless `read_offset` is smaller.
+    /// Alignment of the offset and length of a write.
     pub offset: u32,
-    /// Of the offset and length of a read. Smaller than `offset` on file systems that write elsewhere than
-    /// they read.
+    /// Alignment of the offset and length of a read: as `offset`, or smaller on file systems that write out of place.
     pub read_offset: u32,
     /// Whether the kernel reported these figures. If not they are 4096, which suits every file system known.
     pub reported: bool,

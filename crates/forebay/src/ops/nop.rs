@@ -39,7 +39,7 @@ impl Nop<'_> {
     /// Blocks the calling thread until the operation has completed.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and its like;
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) once the engine is closed, and
     /// [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<()> {
         wait::block_on("nop", self)
