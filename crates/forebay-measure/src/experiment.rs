@@ -208,7 +208,7 @@ pub struct Turn<'a> {
     pub seed: u64,
     /// The length of the sample, fitted into the budget.
     pub seconds: f64,
-    /// Whether it is the sample after all repeats that only counts; see [`Plan::counted`].
+    /// Whether this is the extra sample after all repeats, which measures [`Plan::counted`] alone.
     pub counts: bool,
 }
 
@@ -370,7 +370,7 @@ pub struct Outcome {
     /// Parameters of the table that only a sample finds out.
     #[serde(default)]
     pub found: Parameters,
-    /// Changes over time.
+    /// Values over time, by name.
     #[serde(default)]
     pub series: Series,
     /// A value that depends on every page checked.

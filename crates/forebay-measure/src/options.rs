@@ -264,7 +264,7 @@ pub struct Values {
     pub length: Length,
 }
 
-/// The name, the options and the ways of a part of an experiment, or of one without parts.
+/// A part of an experiment, or an experiment without parts: its name, options and ways.
 pub type Part = (&'static str, &'static [Opt], &'static [Way]);
 
 /// The option that selects rows, which every experiment has.

@@ -236,7 +236,7 @@ pub struct Traffic {
     pub unreachable: u64,
     /// Messages dropped because their socket had too many unread messages.
     pub overflowed: u64,
-    /// Outages that links had.
+    /// Outages of links.
     pub outages: u64,
 }
 

@@ -182,7 +182,7 @@ impl Scene {
         self
     }
 
-    /// Removes these from the child.
+    /// Puts the child under these restrictions.
     pub fn without(mut self, restrictions: Vec<Restriction>) -> Scene {
         restrict(&mut self.command, restrictions);
         self

@@ -104,10 +104,10 @@ pub fn say(line: &str) {
     out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).expect("the test listens");
 }
 
-/// Opens a thing that a killed process may still have locked.
+/// Calls `open` for something that a killed process may still have locked.
 ///
 /// # Errors
-/// Those of `open`. For those that are about a lock it is tried again, for a while.
+/// Those of `open`. While `is_locked` is true of the error, the call is repeated, up to a limit.
 pub async fn opened<T, E>(
     open: impl AsyncFn() -> Result<T, E>,
     is_locked: impl Fn(&E) -> bool,

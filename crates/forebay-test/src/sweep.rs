@@ -42,7 +42,7 @@ const NEIGHBOUR_PERCENT: u64 = 130;
 pub struct Cost {
     /// Reads and writes.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of the reads and writes.
     pub bytes: u64,
     /// Syncs.
     pub flushes: u64,
@@ -101,7 +101,7 @@ impl Add for Cost {
 pub struct Step {
     /// The points.
     pub range: RangeInclusive<u64>,
-    /// The most that they cost, in percent of the formula.
+    /// The highest cost of a point, in percent of the formula.
     pub percent: u64,
     /// The most by which neighbours inside of it differ, beyond the growth of the formula, in percent.
     pub neighbours: u64,

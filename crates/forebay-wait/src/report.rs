@@ -100,9 +100,9 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Pressure {
-    /// At least one thread was stalled.
+    /// Time in which at least one thread was stalled.
     pub some_ns: u64,
-    /// At least one thread was stalled and no thread ran.
+    /// Time in which at least one thread was stalled and no thread ran.
     pub full_ns: u64,
     /// `some_ns` as a share of the measurement.
     pub some_share: f64,

@@ -12,7 +12,7 @@ use crate::object::Tracer;
 use crate::pressure::Group;
 use crate::report::{Parts, Report};
 
-/// The outcome of a wait for the end.
+/// Whether a measurement continues after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PauseOutcome {

@@ -15,7 +15,7 @@ use crate::registers::History;
 pub const PATIENCE: Duration = Duration::from_millis(700);
 /// The time in which a cluster without a fault must be there again.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
-/// A round shows little with no more operations than these.
+/// The number of operations that a round must exceed to be worth its check.
 pub const OPERATIONS_LEAST: usize = 20;
 /// The faults that [`Nodes`] can do, by their names in the report.
 pub const FAULTS: [&str; 9] = [

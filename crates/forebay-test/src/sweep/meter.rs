@@ -25,7 +25,7 @@ pub fn world() -> World {
     World::new(0).disk(disk).stalls_ppm(0)
 }
 
-/// Awaits `work` in such a world and returns its output and the work of the disk meanwhile, that of others included.
+/// Awaits `work` in a [`world`] and returns its output and the work of the disk meanwhile, including that of other tasks.
 pub async fn count<T>(work: impl Future<Output = T>) -> (T, Cost) {
     let (before, began) = (sim::node(0).counts(), sim::world_time());
     let output = work.await;

@@ -544,8 +544,8 @@ impl Engine {
         )
     }
 
-    /// Counts a thread of a library that works for this engine, for `forebay-wal` alone: a close waits for it as for a call of the
-    /// pool, and descriptors and locks that the thread holds are released when the close has returned.
+    /// Registers a library's thread that works for this engine; for `forebay-wal` alone. A close waits for the thread as for a call
+    /// of the pool, so the thread's descriptors and locks are released when the close returns.
     #[doc(hidden)]
     pub fn enter_thread(&self) -> EngineThread {
         EngineThread { _stay: self.shared.in_flight.enter() }

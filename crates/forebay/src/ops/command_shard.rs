@@ -16,7 +16,7 @@ pub struct CommandShard {
     index: usize,
 }
 
-/// The same, on the shard's own thread.
+/// A [`CommandShard`] on the shard's own thread.
 #[doc(hidden)]
 pub struct CommandRing<'s>(&'s Shard);
 

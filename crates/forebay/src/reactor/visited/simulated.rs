@@ -39,7 +39,7 @@ impl VisitedShard {
         Some((visited.add(&mut visited.lock(), engine, Driver::Sim(driver))?, port))
     }
 
-    /// Returns whether its engine has ended it.
+    /// Returns whether the engine has ended this shard.
     pub fn is_gone(&self) -> bool {
         self.is_over()
     }
