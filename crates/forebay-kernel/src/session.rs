@@ -211,7 +211,7 @@ impl Session {
             // A ring without its program returns immediately, and without an error.
             0 if self.steps() == steps => Err("the program was detached from its ring".to_owned()),
             0 => Ok(()),
-            at::BROKEN_MEMORY => Err("the ring's memory is smaller than it was said to be".to_owned()),
+            at::BROKEN_MEMORY => Err("the ring's memory is smaller than its settings say".to_owned()),
             at::BROKEN_SUBMIT => Err("the kernel did not take a walk's reads".to_owned()),
             _ => Err("a completion came that belongs to no walk".to_owned()),
         }

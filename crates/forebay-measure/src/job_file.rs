@@ -570,7 +570,7 @@ impl<'a> Section<'a> {
         let (rw, step) = rw.split_once(':').unwrap_or((rw, "0"));
         let (is_random, kind) = rw.strip_prefix("rand").map_or((false, rw), |kind| (true, kind));
         let Some(step) = signed_size(step).filter(|step| *step == 0 || !is_random) else {
-            return refused("rw", "a step is a number of bytes such as -8k, and of sequential jobs");
+            return refused("rw", "give the step as bytes, such as -8k, and for sequential jobs only");
         };
         let mix = || {
             let written = self.count("rwmixwrite", 50)?;

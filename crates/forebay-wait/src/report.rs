@@ -36,7 +36,7 @@ pub struct Report {
     pub maybe_full_wait_ns: u64,
     /// `maybe_full_wait_ns` as a share of `wall_ns`.
     pub maybe_full_wait_share: f64,
-    /// The same, independent of the other threads. It is not in `some_wait_ns`.
+    /// Time in which at least one thread may have waited, whatever the others did. It is not in `some_wait_ns`.
     pub maybe_some_wait_ns: u64,
     /// `maybe_some_wait_ns` as a share of `wall_ns`.
     pub maybe_some_wait_share: f64,
@@ -165,7 +165,7 @@ pub struct File {
     pub device_requests: u64,
     /// The time of these requests at the device, added up.
     pub device_ns: u64,
-    /// Their time in the queues above it, added up.
+    /// The time of these requests in the queues above the device, added up.
     pub queue_ns: u64,
     /// The file's calls, the longest wait first.
     pub calls: Vec<Call>,
@@ -199,13 +199,12 @@ pub struct Call {
     pub sizes: Vec<SizeClass>,
     /// Share of calls that started where an earlier call on the file had ended.
     pub sequential_share: Option<f64>,
-    /// Of buffered reads: share that neither waited nor brought pages in.
+    /// Share of buffered reads that neither waited nor brought pages in.
     pub cache_hit_share: Option<f64>,
     /// Share of calls on descriptors opened with O_DIRECT.
     pub direct_share: Option<f64>,
-    /// Of writes: share that returned only when the write was durable, because of how the file was opened
-    /// (O_SYNC, O_DSYNC), of the call's own flags (RWF_SYNC, RWF_DSYNC), of the file's attribute `S` or of
-    /// the mount option `sync`.
+    /// Share of writes that returned only when they were durable, because of the file's flags (O_SYNC, O_DSYNC), the call's flags
+    /// (RWF_SYNC, RWF_DSYNC), the file's attribute `S` or the mount option `sync`.
     pub durable_share: Option<f64>,
 }
 

@@ -38,13 +38,13 @@ pub fn run(command: &[OsString], started: impl FnOnce(u32)) -> Result<Report, Er
         (Ok(tracer), _) => Some(tracer),
         (Err(error @ Error::Unavailable { .. }), Ok(_)) => {
             parts.notes.push(format!(
-                "only the kernel's pressure figures of a cgroup of its own, without files and calls: {error}"
+                "only the kernel's pressure figures of the command's cgroup, without files and calls: {error}"
             ));
             None
         }
         (Err(Error::Unavailable { what, remedy }), Err(refused)) => {
             return Err(Error::Unavailable {
-                what: format!("{what}, nor has it a cgroup of its own ({refused})"),
+                what: format!("{what}, and no cgroup could be made for the command ({refused})"),
                 remedy,
             });
         }
@@ -65,7 +65,7 @@ pub fn run(command: &[OsString], started: impl FnOnce(u32)) -> Result<Report, Er
     match &group {
         Ok(group) => parts.stalled = group.stalled().ok(),
         Err(error) => parts.notes.push(format!(
-            "not compared with the kernel's io.pressure: no cgroup of its own can be made ({error})"
+            "not compared with the kernel's io.pressure: no cgroup can be made for the command ({error})"
         )),
     }
     let mut report = finished(tracer, parts)?;

@@ -189,7 +189,7 @@ impl Where {
             other => other?,
         };
         if !metadata.is_dir() {
-            let text = "a log needs a directory, and this is none";
+            let text = "this is not a directory: give one for the log";
             return Err(Error::at(ErrorKind::InvalidInput, &path, text));
         }
         Ok(engine.open_dir(&path).await?)

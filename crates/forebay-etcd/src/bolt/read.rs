@@ -193,7 +193,7 @@ impl Reader {
         };
         let (kind, elements) = (counts as u16, (counts >> 16) as usize);
         if kind != LEAF && (kind != BRANCH || number.is_none()) {
-            return Err(self.damaged(number, &format!("it is in a tree, and of kind {kind:#x}")));
+            return Err(self.damaged(number, &format!("a tree refers to it, but its kind is {kind:#x}")));
         }
         let left = bytes.len().saturating_sub(HEADER_BYTES + elements * ELEMENT_BYTES);
         Ok(Page { number, bytes, is_leaf: kind == LEAF, elements, next: 0, left })

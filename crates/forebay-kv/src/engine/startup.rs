@@ -94,7 +94,7 @@ async fn home(engine: &Engine, dir: &Path, options: &Options) -> Result<Dir> {
     match engine.metadata(dir).await {
         Ok(found) if found.is_dir() => {}
         Ok(_) => {
-            let text = "a store needs a directory, and this is none";
+            let text = "this is not a directory: give one for the store";
             return Err(Error::at(ErrorKind::InvalidInput, dir, text));
         }
         Err(error) if is_missing(&error) && options.create => make_dirs(engine, dir).await?,

@@ -84,7 +84,7 @@ pub struct Stats {
     /// Whether lone gets that a thread waits for are walked by the kernel at present, where they need an inner
     /// node. This is the store's choice with `KernelWalk::WhereCheaper`.
     pub kernel_gets: bool,
-    /// The same for `multi_get`.
+    /// As `kernel_gets`, for `multi_get`.
     pub kernel_multi_gets: bool,
     /// Why puts currently fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), if the store is full, or why they fail for lack
     /// of descriptors.

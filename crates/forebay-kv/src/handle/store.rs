@@ -226,7 +226,7 @@ impl Store {
         Pending::new(&self.shared().engine, async move {
             let found = self.keyspace_of(name, true).await?;
             if found.is_logged() {
-                let text = format!("the keyspace {name:?} is there already, and is logged");
+                let text = format!("the keyspace {name:?} exists, and is logged");
                 return Err(Error::new(ErrorKind::AlreadyExists, text));
             }
             Ok(found)

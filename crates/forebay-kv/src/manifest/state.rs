@@ -79,13 +79,13 @@ impl ManifestState {
         self.next_table = self.next_table.max(edit.next_table);
         for (level, table) in &edit.added {
             if usize::from(*level) >= LEVELS || !self.keyspaces.contains_key(&table.keyspace) {
-                return Err("a table of no level or keyspace");
+                return Err("it adds a table to an unknown level or keyspace");
             }
             if table.smallest > table.largest {
-                return Err("a table whose keys are in no order");
+                return Err("it adds a table whose smallest key is above its largest");
             }
             if self.tables.insert(table.id, (*level, table.clone())).is_some() {
-                return Err("it adds a table that is there already");
+                return Err("it adds a table that exists");
             }
             self.next_table = self.next_table.max(table.id.saturating_add(1));
         }

@@ -214,7 +214,7 @@ impl<'a> Node<'a> {
     #[inline]
     fn slot(&self, index: usize) -> Result<(usize, usize, bool), Wrong> {
         if index >= self.count {
-            return Err("a record that a node does not have");
+            return Err("a record number is beyond the node's records");
         }
         let at = HEADER_BYTES + SLOT_BYTES * index;
         let (begin, len) = (u16_at(self.bytes, at), u16_at(self.bytes, at + 2));

@@ -441,7 +441,10 @@ impl TableWriter {
             }
             level = above;
         }
-        Err(Error::new(ErrorKind::InvalidInput, "a table with more levels than tables can have"))
+        Err(Error::new(
+            ErrorKind::InvalidInput,
+            "the table has more levels than the format allows: write fewer entries into it",
+        ))
     }
 
     async fn write_filter(&mut self) -> Result<u32> {

@@ -55,9 +55,9 @@ pub struct Fault {
 /// The nodes' processes, which end with this, and what has happened to them.
 #[derive(Debug)]
 pub struct Nodes<P> {
-    /// Their machines.
+    /// The machines of the nodes.
     pub machines: Machines,
-    /// Their program.
+    /// The program of the nodes.
     pub program: P,
     /// The numbers that decide what happens.
     pub random: Draw,

@@ -39,7 +39,7 @@ pub(super) struct Segment {
 /// Reads the directory and all its segments.
 pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
     if !engine.metadata(dir).await?.is_dir() {
-        return Err(Error::at(ErrorKind::InvalidInput, dir, "a log is a directory, and this is none"));
+        return Err(Error::at(ErrorKind::InvalidInput, dir, "this is not a directory: give that of a log"));
     }
     let entries = engine.read_dir(dir).await?;
     let has_lock = entries.iter().any(|entry| entry.name() == LOCK_NAME);

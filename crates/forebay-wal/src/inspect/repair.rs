@@ -102,7 +102,7 @@ async fn prepare(engine: &Engine, dir: &Path, out: &Path) -> Result<bool> {
     let refused = |text: &str| Err(Error::at(ErrorKind::InvalidInput, out, text));
     let exists = match engine.metadata(out).await {
         Ok(metadata) if !metadata.is_dir() => {
-            return refused("the new log needs a directory, and this is none");
+            return refused("this is not a directory: give an empty one for the new log");
         }
         Ok(_) => true,
         Err(_) => false,

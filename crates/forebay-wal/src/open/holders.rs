@@ -9,7 +9,7 @@ use forebay::Metadata;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holders {
-    /// Their ids, each once, in order; empty where the system does not report them.
+    /// Ids of the processes, each once, in order; empty where the system does not report them.
     pub processes: Vec<u32>,
     /// Whether the lock is shared, as readers hold it.
     pub is_shared: bool,

@@ -145,7 +145,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         match self.engine.metadata(dir).await {
             Ok(found) if found.is_dir() => {}
             Ok(_) => {
-                let text = "a store is a directory, and this is none";
+                let text = "this is not a directory: give that of a store";
                 return Err(Error::at(ErrorKind::InvalidInput, dir, text));
             }
             Err(error) if error.raw_os_error() == Some(ENOENT) => {
