@@ -205,7 +205,7 @@ fn figures(engine: &Engine, call: &str) -> Result<forebay::Stats, Fault> {
     engine.instance.engine.stats().wait().map_err(Fault::from)
 }
 
-/// Copies all figures as text in the format OpenMetrics.
+/// Copies all figures as OpenMetrics text.
 ///
 /// # Safety
 /// As `forebay.h` has it.

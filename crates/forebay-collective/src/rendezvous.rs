@@ -69,8 +69,8 @@ impl Rank {
         found.map_err(|text| <Error as ErrorExt>::new(ErrorKind::InvalidInput, "ranks").with_note(text))
     }
 
-    /// Returns the place according to these variables. `insist` means that the program knows of its being one of several. Then a batch
-    /// script's variables count, too; alone they may only mean that the script runs.
+    /// Returns the rank according to these variables. With `insist` the program is known to be one of several, so the variables of
+    /// a batch script count as well; without it they may only mean that a script runs.
     ///
     /// # Errors
     /// The reason why a variable makes no sense.

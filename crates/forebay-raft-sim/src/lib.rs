@@ -158,7 +158,7 @@ impl AsyncRuntime for SimRuntime {
     }
 
     /// # Panics
-    /// The run of the world failed: the program or a task panicked, or nothing could happen any more.
+    /// If the run of the world failed: the program or a task panicked, or nothing could happen any more.
     fn block_on<F, T>(&mut self, future: F) -> T
     where
         F: Future<Output = T>,

@@ -97,7 +97,7 @@ pub enum Dirty {
     Kept,
 }
 
-/// When a [`Fault`] strikes: without further words at every operation that it can strike.
+/// A [`Fault`] and the operations that it strikes: all that it can strike, unless the rule limits them.
 ///
 /// ```
 /// use forebay_sim::{Fault, Rule};

@@ -92,7 +92,7 @@ impl<C: Debug> Case<C> {
     /// event, `find` inspects the disk afterwards. Returns the outputs of both.
     ///
     /// # Panics
-    /// The world failed.
+    /// If the world failed.
     pub fn run<T, F>(
         &self,
         act: impl AsyncFnOnce(Engine) -> T,
@@ -135,7 +135,7 @@ impl<C: Debug> Case<C> {
 /// least once, with what had happened.
 ///
 /// # Panics
-/// A call failed although nothing had happened yet, or no call failed with one of `failing`.
+/// If a call failed although nothing had happened yet, or no call failed with one of `failing`.
 pub fn table<C: Copy + Debug, E: Display>(
     calls: &[C],
     failing: &[Below],

@@ -63,7 +63,7 @@ pub type Resource = libc::c_int;
 /// Returns the soft and the hard limit of this process.
 ///
 /// # Panics
-/// The system does not have this limit.
+/// If the system does not have this limit.
 pub fn limits(resource: Resource) -> (libc::rlim_t, libc::rlim_t) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit(2) fills the structure.
@@ -74,7 +74,7 @@ pub fn limits(resource: Resource) -> (libc::rlim_t, libc::rlim_t) {
 /// Sets the soft limit of this process, at most to the hard one, which stays: so it can be raised again.
 ///
 /// # Panics
-/// The system refuses the limit.
+/// If the system refuses the limit.
 pub fn set_limit(resource: Resource, soft: libc::rlim_t) {
     let (_, hard) = limits(resource);
     let limit = libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard };
@@ -165,7 +165,7 @@ impl Scene {
     /// Returns the scene of a test, by its full name.
     ///
     /// # Panics
-    /// This program's path is unknown.
+    /// If this program's path is unknown.
     pub fn new(test: &str) -> Scene {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command
@@ -191,7 +191,7 @@ impl Scene {
     /// Runs `body` if this process is the child, else the child. Parts that it has skipped are printed.
     ///
     /// # Panics
-    /// The child failed, or cannot be started.
+    /// If the child failed, or cannot be started.
     pub fn play(self, body: impl FnOnce()) {
         if is_child(&self.test) {
             return body();
@@ -205,7 +205,7 @@ impl Scene {
     /// It cannot be started: this process may lack the right to remove something, for instance.
     ///
     /// # Panics
-    /// It failed, or ran into [`Restriction::Time`].
+    /// If it failed, or ran into [`Restriction::Time`].
     pub fn run(mut self) -> io::Result<String> {
         let (output, test) = (self.command.output()?, self.test);
         let [out, errors] =
@@ -245,7 +245,7 @@ const RESTRICTED: &str = "FOREBAY_TEST_RESTRICTED";
 /// Runs the tests of this program whose names contain one of `names` in a child that lacks these. There [`restricted`] returns `what`.
 ///
 /// # Panics
-/// A test failed, or no test has such a name.
+/// If a test failed, or no test has such a name.
 pub fn run_tests(names: &[&str], what: &str, restrictions: Vec<Restriction>) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(names).args(["--include-ignored", "--test-threads=2"]).env_remove("FOREBAY_TEST_DRIVER");

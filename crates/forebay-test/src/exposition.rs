@@ -30,7 +30,7 @@ impl Family {
     /// Returns the value of the sample that has at least these labels.
     ///
     /// # Panics
-    /// The family has no such value.
+    /// If the family has no such value.
     pub fn value(&self, labels: &[(&str, &str)]) -> f64 {
         let fits = |sample: &&Sample| {
             labels.iter().all(|(name, value)| sample.labels.get(*name).is_some_and(|known| known == value))
@@ -58,7 +58,7 @@ pub fn prometheus(text: &str) -> Result<Vec<Family>, String> {
 /// Returns the family of a name.
 ///
 /// # Panics
-/// The list has no such family.
+/// If the list has no such family.
 pub fn family<'f>(families: &'f [Family], name: &str) -> &'f Family {
     families.iter().find(|family| family.name == name).unwrap_or_else(|| panic!("no family {name}"))
 }

@@ -103,7 +103,7 @@ async fn many_of_one(scene: &impl Scene, kind: usize, polls: usize) -> Result<Ve
 /// Runs `body` on a separate thread, which must end within a minute.
 ///
 /// # Panics
-/// It failed or hangs.
+/// If it failed or hangs.
 pub fn in_time(name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) {
     let (ended, has_ended) = mpsc::channel();
     let thread = std::thread::spawn(move || ended.send(body()));
@@ -133,7 +133,7 @@ fn round<S: Scene>(
 /// Runs a round for each number of polls with one call of each kind.
 ///
 /// # Panics
-/// A round failed or hangs.
+/// If a round failed or hangs.
 pub fn rounds_of_each(scene: &impl Scene) {
     for polls in 1..POLLS {
         let name = format!("one of each kind, kept after {polls} polls");
@@ -144,7 +144,7 @@ pub fn rounds_of_each(scene: &impl Scene) {
 /// Runs a round with many calls of the kind at this place in the scene's calls, kept after this many polls.
 ///
 /// # Panics
-/// The round failed or hangs.
+/// If the round failed or hangs.
 pub fn round_of_many(scene: &impl Scene, kind: usize, polls: usize, is_dropped: bool) {
     let name = format!("{} many times, kept after {polls} polls", scene.calls()[kind].0);
     round(scene, name, is_dropped, async move |scene| many_of_one(&scene, kind, polls).await);

@@ -39,7 +39,7 @@ impl Kills<'_> {
     /// Starts the processes and kills them. `check` gets the number of each life and its lines, after its end.
     ///
     /// # Panics
-    /// A process ended by itself, or cannot be started.
+    /// If a process ended by itself, or cannot be started.
     pub fn run(&self, mut check: impl FnMut(u64, Vec<Line>)) {
         let begun = Instant::now();
         let count = if crate::one_in(2) > 1 { self.least } else { self.count };
@@ -98,7 +98,7 @@ pub fn place() -> Option<(PathBuf, u64)> {
 /// Writes one line to standard output in one call: a kill leaves nothing of it or all.
 ///
 /// # Panics
-/// The reader has closed the pipe.
+/// If the reader has closed the pipe.
 pub fn say(line: &str) {
     let mut out = io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).expect("the test listens");

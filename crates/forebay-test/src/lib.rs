@@ -35,7 +35,7 @@ pub mod worlds;
 /// Returns the number in a variable of the environment, if it is set.
 ///
 /// # Panics
-/// It is not a number.
+/// If it is not a number.
 pub fn number_from(variable: &str) -> Option<u64> {
     Some(std::env::var(variable).ok()?.parse().expect("a number"))
 }

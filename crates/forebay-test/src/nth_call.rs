@@ -43,7 +43,7 @@ fn attempt(
 /// are in force from its start, the second `None`. `next` returns the number of the call after this one; it may skip some.
 ///
 /// # Panics
-/// A life failed, or the first lives made fewer than two calls, or too many.
+/// If a life failed, or the first lives made fewer than two calls, or too many.
 pub fn each<L: AsyncFn(Engine, Option<Vec<Rule>>) -> Result<(), String>>(
     call: Call,
     seed: u64,

@@ -395,7 +395,7 @@ pub fn attempt<S: Subject>(
 /// Runs the worlds of the first `seeds` seeds, and shrinks the first that fails. `subject` makes the subject of a seed.
 ///
 /// # Panics
-/// A world failed, or hardly any power cut was within a snapshot.
+/// If a world failed, or hardly any power cut was within a snapshot.
 pub fn explore<S: Subject>(trouble: Trouble, seeds: u64, subject: impl Fn(u64) -> S) {
     let cuts = Rc::default();
     worlds::explore(seeds, |world| {

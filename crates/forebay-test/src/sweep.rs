@@ -103,7 +103,7 @@ pub struct Step {
     pub range: RangeInclusive<u64>,
     /// The highest cost of a point, in percent of the formula.
     pub percent: u64,
-    /// The most by which neighbours inside of it differ, beyond the growth of the formula, in percent.
+    /// The largest difference of neighbours in the range, beyond the growth of the formula, in percent.
     pub neighbours: u64,
     /// The reason.
     pub reason: &'static str,
@@ -201,7 +201,7 @@ impl<'a> Sweep<'a> {
     /// Judges the points of several sweeps.
     ///
     /// # Panics
-    /// A point fails or is dear. The text has every point of each such sweep with its counts.
+    /// If a point fails or is dear. The text has every point of each such sweep with its counts.
     pub fn judge_all(sweeps: &[Sweep<'a>]) {
         let verdict = |sweep: &Sweep<'a>| {
             let findings = sweep.findings();

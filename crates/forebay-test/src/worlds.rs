@@ -125,7 +125,7 @@ pub fn is_single() -> bool {
 /// Runs the worlds of the first `seeds` seeds. Shrinks the first that fails as far as possible.
 ///
 /// # Panics
-/// A world failed; the text has its seed and the shrunk world.
+/// If a world failed; the text has its seed and the shrunk world.
 pub fn explore(seeds: u64, attempt: impl Fn(&mut World) -> Result<(), String>) {
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed)));
     if let Err(failing) = tried {
@@ -140,7 +140,7 @@ pub fn explore(seeds: u64, attempt: impl Fn(&mut World) -> Result<(), String>) {
 /// Checks that the same seed gives the same run.
 ///
 /// # Panics
-/// Two runs of seed 3 differ, or the world fails.
+/// If two runs of seed 3 differ, or the world fails.
 pub fn repeats_itself(attempt: impl Fn(&mut World) -> Result<(), String>) {
     let digest = |seed| {
         let mut world = World::new(seed);
@@ -154,7 +154,7 @@ pub fn repeats_itself(attempt: impl Fn(&mut World) -> Result<(), String>) {
 /// argument with the mutant.
 ///
 /// # Panics
-/// The mutant survives all seeds, or its world fails without the mutant.
+/// If the mutant survives all seeds, or its world fails without the mutant.
 pub fn is_caught(
     mutant: impl Debug,
     seeds: u64,

@@ -44,11 +44,11 @@ pub trait Program {
 pub struct Fault {
     /// One of [`FAULTS`], or of a test's own.
     pub name: &'static str,
-    /// The node that it is for.
+    /// The node that the fault strikes.
     pub node: usize,
-    /// Another node, for faults of two.
+    /// The second node, for faults that strike two.
     pub other: usize,
-    /// The time until its end.
+    /// How long the fault lasts.
     pub time: Duration,
 }
 
@@ -80,7 +80,7 @@ impl<P: Program> Nodes<P> {
     /// Starts the nodes. Of these faults those will happen that these machines can do.
     ///
     /// # Panics
-    /// A process cannot be started.
+    /// If a process cannot be started.
     pub fn start(machines: Machines, program: P, seed: u64, faults: &[&'static str]) -> Nodes<P> {
         let is_possible = |name: &&str| match *name {
             "one cut off" | "one way cut" | "leader cut off" => machines.has_network(),
@@ -111,7 +111,7 @@ impl<P: Program> Nodes<P> {
     /// Starts a node's process. Its output is written to the node's log.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn spawn(&mut self, node: usize) {
         let log = File::options().create(true).append(true).open(self.machines.log_of(node)).expect("a file");
         let mut command = self.program.command(&self.machines, node);
@@ -123,7 +123,7 @@ impl<P: Program> Nodes<P> {
     /// Starts a node's process again if it has ended: by a kill, or because its disk failed.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn restart_if_ended(&mut self, node: usize) {
         let has_ended = match &mut self.children[node] {
             None => true,
@@ -138,7 +138,7 @@ impl<P: Program> Nodes<P> {
     /// Starts all processes again that have ended.
     ///
     /// # Panics
-    /// One cannot be started.
+    /// If one cannot be started.
     pub fn restart_ended(&mut self) {
         (0..3).for_each(|node| self.restart_if_ended(node));
     }
@@ -158,7 +158,7 @@ impl<P: Program> Nodes<P> {
     /// Starts a fault if it is one of [`FAULTS`]. It blocks the thread while a disk is filled.
     ///
     /// # Panics
-    /// It cannot be done, although these machines can do such faults.
+    /// If it cannot be done, although these machines can do such faults.
     pub fn strike(&mut self, fault: &Fault) {
         let Fault { name, node, other, .. } = *fault;
         match name {
@@ -192,7 +192,7 @@ impl<P: Program> Nodes<P> {
     /// Ends a fault and starts the processes again that have ended. Returns the time until the next one.
     ///
     /// # Panics
-    /// It cannot be done.
+    /// If it cannot be done.
     pub fn end(&mut self, fault: &Fault) -> Duration {
         match fault.name {
             "one stopped" => self.signal(fault.node, SIGCONT),
@@ -208,7 +208,7 @@ impl<P: Program> Nodes<P> {
     /// Ends all faults, but for processes that have ended.
     ///
     /// # Panics
-    /// It cannot be done.
+    /// If it cannot be done.
     pub fn heal(&mut self) {
         self.machines.heal();
         for node in 0..3 {
@@ -252,7 +252,7 @@ impl<P: Program> Nodes<P> {
     /// Checks that each kind of fault that is possible here has happened. Returns whether the faults were enough for that.
     ///
     /// # Panics
-    /// A kind has not, or faults or operations were few.
+    /// If a kind of fault has not happened after enough faults, or faults or operations were too few for the rounds.
     pub fn check_that_faults_happened(&self, rounds: u64) -> bool {
         let faults: u64 = self.counts.values().sum();
         assert!(faults >= rounds, "{faults} faults in {rounds} rounds");

@@ -78,7 +78,7 @@ pub fn sweep_worlds<'a>(
 /// Waits until the disk is idle: background work of the setup must not count for the next point.
 ///
 /// # Panics
-/// The disk does not become idle.
+/// If the disk does not become idle.
 pub async fn rest() {
     let mut before = sim::node(0).counts();
     for _ in 0..10_000 {
