@@ -55,6 +55,12 @@ ratios() {
                     middle = median(ratio, count)
                     printf "%-22s %-8s %12.1f %12.1f  %.2f (%.2f to %.2f)\n", order[row], name[figure],
                         median(own, count), median(other, count), middle, ratio[1], ratio[count]
+                    if (ENVIRON["FOREBAY_BENCH_ROWS"] == "") continue
+                    line = "baseline\t" order[row] "\t%.1f\t" name[figure] ", %s\t\n"
+                    printf line, median(own, count), "forebay" >>ENVIRON["FOREBAY_BENCH_ROWS"]
+                    printf line, median(other, count), "fio" >>ENVIRON["FOREBAY_BENCH_ROWS"]
+                    printf "baseline\t%s\t%.2f\t%s\t%.2f to %.2f\n", order[row], middle, name[figure] ", ratio",
+                        ratio[1], ratio[count] >>ENVIRON["FOREBAY_BENCH_ROWS"]
                 }
         }' "$1"
 }

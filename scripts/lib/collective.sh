@@ -62,6 +62,12 @@ collective_ratios() {
                 split(cell, part, " ")
                 printf "%-5s %5d %7d %5d %9.0f %9.0f  %-15s %6.2f %6.2f\n", part[1], part[2], part[3], part[4],
                     bytes / 1e6 / own, bytes / 1e6 / theirs, best, ratio[count], processor[count]
+                if (ENVIRON["FOREBAY_BENCH_ROWS"] == "") continue
+                line = sprintf("collective\t%s, %d ranks, pieces of %d B from %d on", part[1], part[2], part[3], part[4])
+                printf "%s\t%.0f\tMB/s, forebay\t\n", line, bytes / 1e6 / own >>ENVIRON["FOREBAY_BENCH_ROWS"]
+                printf "%s\t%.0f (%s)\tMB/s, best MPI\t\n", line, bytes / 1e6 / theirs, best >>ENVIRON["FOREBAY_BENCH_ROWS"]
+                printf "%s\t%.2f\ttimes\t\n", line, ratio[count] >>ENVIRON["FOREBAY_BENCH_ROWS"]
+                printf "%s\t%.2f\tCPU\t\n", line, processor[count] >>ENVIRON["FOREBAY_BENCH_ROWS"]
             }
             if (!count) exit 1
             printf "%d cells: %.2f times the best of MPI in the middle (1.00 wanted)", count, median(ratio, count)

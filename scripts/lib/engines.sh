@@ -24,9 +24,9 @@ compile_wiredtiger() {
     "${CC:-cc}" -std=gnu11 -O1 -g -pthread -Wall -Wextra -Werror -rdynamic "${@:2}" -o "$1" -lwiredtiger
 }
 
-# ratios FILE FIGURE...: for each row the medians of the rounds of all three, and ours by the better of the engine's own two.
+# ratios ENGINE FILE FIGURE...: for each row the medians of the rounds of all three, and ours by the better of the engine's own two.
 ratios() {
-    awk -v names="${*:2}" '
+    awk -v engine="$1" -v names="${*:3}" '
         function median(key, count,    i, j, swap, list) {
             for (i = 1; i <= count; i++) list[i] = value[key, i] + 0
             for (i = 2; i <= count; i++)
@@ -44,8 +44,12 @@ ratios() {
                     split("forebay own-direct own", sides, " ")
                     for (s = 1; s <= 3; s++) found[s] = median(order[row] " " sides[s] " " figure, count[order[row] " " sides[s]])
                     better = (found[2] > found[3]) == (figure == 3) ? found[2] : found[3]
-                    printf "%-24s %-10s %12.2f %12.2f %12.2f %8.2f\n", order[row], name[figure], found[1], found[2], found[3],
-                        better ? found[1] / better : 0
+                    found[4] = better ? found[1] / better : 0
+                    printf "%-24s %-10s %12.2f %12.2f %12.2f %8.2f\n", order[row], name[figure], found[1], found[2], found[3], found[4]
+                    if (ENVIRON["FOREBAY_BENCH_ROWS"] == "") continue
+                    split("forebay own-direct own ratio", sides, " ")
+                    for (s = 1; s <= 4; s++)
+                        printf "%s\t%s\t%.2f\t%s\t\n", engine, order[row], found[s], name[figure] ", " sides[s] >>ENVIRON["FOREBAY_BENCH_ROWS"]
                 }
-        }' "$1"
+        }' "$2"
 }

@@ -77,5 +77,5 @@ fillsync new 1 --benchmarks=fillsync
 ROWS
         say "round $round of $rounds"
     done
-    ratios "$work/figures" ops/s cpu_us/op p99_us
+    ratios rocksdb "$work/figures" ops/s cpu_us/op p99_us
 }

@@ -45,5 +45,5 @@ compare_wiredtiger() {
         done
         say "round $round of $rounds"
     done
-    ratios "$prefix/figures" gets/s cpu_us/get p99_us blocks/get
+    ratios wiredtiger "$prefix/figures" gets/s cpu_us/get p99_us blocks/get
 }

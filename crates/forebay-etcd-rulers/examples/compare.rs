@@ -406,28 +406,32 @@ fn column(samples: &Samples, name: &str) -> Vec<f64> {
     samples.iter().filter_map(of).collect()
 }
 
-fn print(row: &str, nodes: usize, servers: &[(&str, Samples); 2]) {
-    println!("\n{row}, {nodes} {}", if nodes == 1 { "node" } else { "nodes" });
+/// Prints a row, and records it for docs/results.
+fn print(row: &str, nodes: usize, servers: &[(&str, Samples); 2]) -> Result<(), Failure> {
+    let title = format!("{row}, {nodes} {}", if nodes == 1 { "node" } else { "nodes" });
+    println!("\n{title}");
     let Some(names) =
         servers[0].1.first().map(|first| first.iter().map(|(name, _)| *name).collect::<Vec<_>>())
     else {
-        return;
+        return Ok(());
     };
     println!("{:>16} {:>14} {:>14} {:>8}  least to most", "", servers[0].0, servers[1].0, "ratio");
     for name in names {
         let [theirs, ours] = [&servers[0].1, &servers[1].1].map(|samples| column(samples, name));
         let mut ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
         ratios.sort_by(f64::total_cmp);
-        let (least, most) = (ratios.first().copied(), ratios.last().copied());
-        println!(
-            "{name:>16} {:>14.2} {:>14.2} {:>8.2}  {:.2} to {:.2}",
-            median(theirs),
-            median(ours),
-            median(ratios.clone()),
-            least.unwrap_or(f64::NAN),
-            most.unwrap_or(f64::NAN),
-        );
+        let [least, most] = [ratios.first(), ratios.last()].map(|ratio| *ratio.unwrap_or(&f64::NAN));
+        let spread = format!("{least:.2} to {most:.2}");
+        let [theirs, ours, ratio] = [theirs, ours, ratios].map(|values| format!("{:.2}", median(values)));
+        println!("{name:>16} {theirs:>14} {ours:>14} {ratio:>8}  {spread}");
+        let record = |figure: &str, unit: &str, spread: &str| {
+            forebay_test::record("etcd", &format!("{title}: {name}"), figure, unit, spread)
+        };
+        record(&theirs, "etcd", "")?;
+        record(&ours, "here", "")?;
+        record(&ratio, "ratio", &spread)?;
     }
+    Ok(())
 }
 
 fn main() -> Result<(), Failure> {
@@ -460,7 +464,7 @@ fn main() -> Result<(), Failure> {
                     }
                 }
             }
-            print(row, *nodes, &found);
+            print(row, *nodes, &found)?;
         }
     }
     Ok(())

@@ -465,26 +465,30 @@ fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
     [values[0], values[values.len() / 2], values[values.len() - 1]]
 }
 
-fn print(row: Row, rounds: &[Round]) {
-    let us = |time: fn(&Round) -> f64| {
+/// Prints a row, and records it for docs/results.
+fn print(row: Row, runtime: &str, rounds: &[Round]) -> io::Result<()> {
+    let name = row.name();
+    let record = |figure: f64, unit: &str, spread: &str| {
+        forebay_test::record("tokio-fs", &format!("{name}, {runtime}"), &format!("{figure:.2}"), unit, spread)
+    };
+    let us = |time: fn(&Round) -> f64, library: &str| {
         let [_, median, _] = spread(rounds.iter().map(time));
-        median * 1e6 / row.calls() as f64
+        let us = median * 1e6 / row.calls() as f64;
+        record(us, &format!("us a call, {library}"), "")?;
+        io::Result::Ok(us)
     };
-    let shown = |ratios: Vec<f64>| {
+    let shown = |ratios: Vec<f64>, to: &str| {
         let [least, median, greatest] = spread(ratios.into_iter());
-        format!("{median:.2} ({least:.2}-{greatest:.2})")
+        let ends = format!("{least:.2} to {greatest:.2}");
+        record(median, &format!("ratio of times to {to}"), &ends)?;
+        io::Result::Ok(format!("{median:.2} ({ends})"))
     };
-    let to_tokio = shown(rounds.iter().map(|round| round.ours / round.tokio).collect());
-    let to_threads = match rounds[0].threads {
-        Some(_) => shown(rounds.iter().filter_map(|round| Some(round.ours / round.threads?)).collect()),
-        None => String::new(),
-    };
-    println!(
-        "{:<38} {:>10.2} {:>10.2}   {to_tokio:<18} {to_threads}",
-        row.name(),
-        us(|round| round.tokio),
-        us(|round| round.ours),
-    );
+    let (tokio, ours) = (us(|round| round.tokio, "tokio::fs")?, us(|round| round.ours, "forebay-fs")?);
+    let to_tokio = shown(rounds.iter().map(|round| round.ours / round.tokio).collect(), "tokio::fs")?;
+    let to_threads: Vec<f64> = rounds.iter().filter_map(|round| Some(round.ours / round.threads?)).collect();
+    let to_threads = if to_threads.is_empty() { String::new() } else { shown(to_threads, "pread threads")? };
+    println!("{name:<38} {tokio:>10.2} {ours:>10.2}   {to_tokio:<22} {to_threads}");
+    Ok(())
 }
 
 fn main() -> io::Result<()> {
@@ -505,7 +509,7 @@ fn main() -> io::Result<()> {
     // The engine starts.
     measure(Row::Ranges { is_cold: true }, 1, true, &mut seeds, &place)?;
     for (name, workers) in [("current-thread", 0), ("one worker", 1), ("two workers", 2)] {
-        println!("\n{name:<38} {:>10} {:>10}   {:<18} to threads", "tokio us", "here us", "to tokio");
+        println!("\n{name:<38} {:>10} {:>10}   {:<22} to threads", "tokio us", "here us", "to tokio");
         for row in ROWS.into_iter().filter(|row| row.name().contains(&wanted)) {
             let mut done = Vec::new();
             for round in 0..rounds {
@@ -518,7 +522,7 @@ fn main() -> io::Result<()> {
                 let threads = by_threads(Job { row, seed: seeds }, &place)?;
                 done.push(Round { tokio, ours, threads: threads.map(|time| time.as_secs_f64()) });
             }
-            print(row, &done);
+            print(row, name, &done)?;
         }
     }
     Ok(())

@@ -781,11 +781,17 @@ def report(work: str, cache: str, name: str, memory: str, own: list[dict[str, An
     rate = own[0]["bytes"] / 1e3 / middle
     each = [took for sample in own for took in sample.get("each", [])]
     batch = f"{statistics.median(each) * 1e6:,.0f}" if each else ""
+    spread = f"{min(times):,.1f} to {max(times):,.1f}"
     print(
-        f"| {work} | {cache} | {name} | {memory} | {middle:,.1f} | {min(times):,.1f} to {max(times):,.1f} "
-        f"| {processor:,.1f} | {rate:,.0f} | {batch} |",
+        f"| {work} | {cache} | {name} | {memory} | {middle:,.1f} | {spread} | {processor:,.1f} | {rate:,.0f} | {batch} |",
         flush=True,
     )
+    # `scripts/bench --record` collects them.
+    if path := os.environ.get("FOREBAY_BENCH_ROWS"):
+        figures = [(f"{middle:,.1f}", "ms", spread), (f"{processor:,.1f}", "processor ms", ""), (f"{rate:,.0f}", "MB/s", "")]
+        figures += [(batch, "us a batch", "")] if batch else []
+        with open(path, "a") as file:
+            file.writelines("\t".join(("python", f"{work}, {cache}, {name}, {memory}", *figure)) + "\n" for figure in figures)
 
 
 if __name__ == "__main__":

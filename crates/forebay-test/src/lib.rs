@@ -1,9 +1,10 @@
 //! Drivers that the tests of several crates share: counted allocations, a layer below that fails, the n-th call that fails, calls that are
 //! kept unpolled, files of directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
 //! one Raft node, text expositions of figures, processes that are killed, end with their test or lack something, machines for the nodes
-//! of a cluster and their faults, system calls that are refused or counted, and sweeps of the numbers that users choose.
+//! of a cluster and their faults, system calls that are refused or counted, sweeps of the numbers that users choose, and figures of
+//! benches for docs/results.
 //!
-//! It is a development dependency only and is not published.
+//! It is for tests and benches only and is not published.
 
 pub mod allocations;
 #[cfg(feature = "sim")]
@@ -31,6 +32,19 @@ pub mod sweep;
 pub mod system_calls;
 #[cfg(feature = "sim")]
 pub mod worlds;
+
+use std::io::Write as _;
+
+/// Appends a figure to the file in `FOREBAY_BENCH_ROWS`, which `scripts/bench --record` sets: the name of its file in docs/results
+/// without `.csv`, the row, the figure, its unit, and its least and greatest value. Without the variable nothing is written.
+///
+/// # Errors
+/// Those of the file.
+pub fn record(file: &str, row: &str, figure: &str, unit: &str, spread: &str) -> std::io::Result<()> {
+    let Some(path) = std::env::var_os("FOREBAY_BENCH_ROWS") else { return Ok(()) };
+    let mut rows = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    writeln!(rows, "{file}\t{row}\t{figure}\t{unit}\t{spread}")
+}
 
 /// Returns the number in a variable of the environment, if it is set.
 ///

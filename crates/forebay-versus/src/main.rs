@@ -35,7 +35,9 @@ use forebay_measure::progress::Progress;
 use forebay_measure::runner::{FAILED_SAMPLES, run_apart};
 use forebay_measure::{CHILD_SUBCOMMAND, doctor, run_child};
 use forebay_report::page::summary;
+use forebay_report::result::columns::Column;
 use forebay_report::result::{Experiment as Table, Report, Row};
+use forebay_report::units::number;
 
 #[global_allocator]
 static ALLOCATOR: usage::CountingAllocator = usage::CountingAllocator;
@@ -148,8 +150,9 @@ fn measure(
         experiment.targets().judge(table);
         Entry(experiment).present(std::slice::from_mut(table));
         let text = if is_sweep(experiment) {
-            sweep::keep(&tables, values)?
+            sweep::record(table)?
         } else {
+            record(table)?;
             summary::tables(&Report::new(doctor::machine_only(), vec![table.clone()]), true)
         };
         print(&text)?;
@@ -160,6 +163,20 @@ fn measure(
         Ok(())
     })?;
     Ok(tables)
+}
+
+/// Records the figures of a table for docs/results. A row is named by the table's title and its name.
+fn record(table: &Table) -> Result<()> {
+    let columns = Column::present(&[table]);
+    let rows = table.rows.iter().flat_map(|row| {
+        columns.iter().filter_map(move |column| {
+            let value = number(column.value(row)?);
+            let spread = column.spread(row).map(|(low, high)| format!("{} to {}", number(low), number(high)));
+            let name = format!("{}, {}", table.title(), row.name);
+            Some([name, value, column.heading.to_string(), spread.unwrap_or_default()])
+        })
+    });
+    run::record(&table.name, rows)
 }
 
 /// Prints how the targets were met; returns the number of missed targets and of failed rows.

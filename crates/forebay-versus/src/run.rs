@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -470,6 +471,15 @@ pub(crate) fn fill(context: &Context, path: &Path, bytes: u64) -> Result<()> {
 /// Returns the bytes of a test file of this many MiB: whole chunks of 4 MiB.
 pub(crate) fn file_bytes(mib: u64) -> u64 {
     mib / 4 * (4 << 20)
+}
+
+/// Appends lines of a file of docs/results, each a row with its figure, unit and spread, to the file that `scripts/bench --record`
+/// names in the environment.
+pub(crate) fn record(file: &str, rows: impl IntoIterator<Item = [String; 4]>) -> Result<()> {
+    let Some(path) = std::env::var_os("FOREBAY_BENCH_ROWS") else { return Ok(()) };
+    let lines: String = rows.into_iter().map(|row| format!("{file}\t{}\n", row.join("\t"))).collect();
+    File::options().append(true).create(true).open(path)?.write_all(lines.as_bytes())?;
+    Ok(())
 }
 
 /// Renames metrics for an experiment whose operation is a `word`: the meter counts I/Os.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,9 +82,6 @@ pub(crate) struct Options {
     /// Runs of each query with each store, cold and warm
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// File to write with a line for each run
-    #[arg(long)]
-    csv: Option<PathBuf>,
     /// SVG file to write with the ratio of each query
     #[arg(long)]
     chart: Option<PathBuf>,
@@ -143,7 +140,7 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
         options.repeats
     );
     let queries = queries(&options.dir);
-    let mut csv = "state,query,run,store,ms,processor_ms\n".to_string();
+    let mut rows = String::new();
     let (mut sums, mut ratios) = ([[0.0; 2]; 2], [Vec::new(), Vec::new()]);
     for (state_number, (state, name)) in STATES.into_iter().enumerate() {
         if state == State::Warm {
@@ -160,12 +157,6 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
                     // Which store is first alternates.
                     let which = (repeat + turn) % 2;
                     let (sample, result) = one(&stores[which], &options.dir, &files, query, state).await?;
-                    let (ms, processor_ms) = (milliseconds(&sample), sample.processor.as_secs_f64() * 1e3);
-                    writeln!(
-                        csv,
-                        "{name},\"{}\",{repeat},{},{ms:.3},{processor_ms:.3}",
-                        query.name, STORES[which]
-                    )?;
                     samples[which].push(sample);
                     results[which] = result;
                 }
@@ -187,6 +178,11 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
             ratios[state_number].push(ratio);
             let cell = |which: usize| format!("{:.0} ({:.0})", medians[which], processor[which]);
             println!("{:<26} {:>18} {:>18} {ratio:>8.2} {spread:>8.2}", query.name, cell(0), cell(1));
+            let row = format!("datafusion\t{}, {name}", query.name);
+            for (store, ms) in STORES.iter().zip(medians) {
+                writeln!(rows, "{row}\t{ms:.0}\tms, {store}\t")?;
+            }
+            writeln!(rows, "{row}\t{ratio:.2}\tratio\t")?;
         }
         let [theirs, ours] = sums[state_number];
         println!("{:<26} {theirs:>18.0} {ours:>18.0} {:>8.2}", "sum", ours / theirs);
@@ -200,8 +196,9 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
         above(1),
         above(1) / above(0)
     );
-    if let Some(path) = &options.csv {
-        fs::write(path, csv)?;
+    // `scripts/bench --record` collects them.
+    if let Some(path) = std::env::var_os("FOREBAY_BENCH_ROWS") {
+        File::options().append(true).create(true).open(path)?.write_all(rows.as_bytes())?;
     }
     if let Some(path) = &options.chart {
         fs::write(path, chart(&queries, &ratios)?)?;

@@ -2,9 +2,9 @@
 //! on their contents. Colours come from the page's style sheet, so that a chart follows the light or the dark scheme.
 //! Series differ by shape as well as by colour. Every chart scales with the page (viewBox, no fixed width).
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
-use super::html::{STYLE, listing, prose};
+use super::html::{listing, prose};
 use crate::units::number;
 
 /// Maximum rows of a chart's table; longer series show every n-th of their points.
@@ -317,48 +317,6 @@ fn lines(label: &str, form: Form, x: &XAxis, y_title: &str, lines: &[Line], mark
     let (height, drawing) = plot(form, x, y_title, lines, marks);
     html! {
         svg viewBox=(format!("0 0 {} {height}", form.0)) role="img" aria-label=(label) { (drawing) }
-    }
-}
-
-/// Space above a chart for its title and its legend, in a separate file.
-const HEAD: f64 = 44.0;
-
-/// Returns charts of lines, one above the other with their legends, as a separate file.
-pub(crate) fn stacked(charts: &[Chart]) -> Markup {
-    let (mut bottom, mut parts) = (0.0, Vec::new());
-    for chart in charts {
-        let Shape::Lines { x, marks, .. } = &chart.shape else { continue };
-        let (height, drawing) = plot(LARGE, x, &chart.y, &chart.lines, marks);
-        parts.push((bottom, chart, drawing));
-        bottom += HEAD + height;
-    }
-    let label: Vec<String> = charts.iter().map(Chart::label).collect();
-    let size = format!("0 0 {} {bottom}", LARGE.0);
-    html! {
-        svg xmlns="http://www.w3.org/2000/svg" viewBox=(size) role="img" aria-label=(label.join(" ")) {
-            style { (PreEscaped(STYLE)) }
-            rect width="100%" height="100%" style="fill: var(--paper)" {}
-            @for (top, chart, drawing) in &parts {
-                g transform=(format!("translate(0 {top})")) {
-                    text.label x="2" y="15" { (chart.title) }
-                    (line_names(&chart.lines))
-                    g transform=(format!("translate(0 {HEAD})")) { (drawing) }
-                }
-            }
-        }
-    }
-}
-
-/// Returns the signs and names of lines, side by side.
-fn line_names(lines: &[Line]) -> Markup {
-    let mut left = 2.0;
-    html! {
-        @for (series, line) in lines.iter().enumerate() {
-            line class=(format!("curve {}", class(series))) x1=(n(left)) x2=(n(left + 22.0)) y1="31" y2="31" {}
-            (dots(series, std::iter::once((left + 11.0, 31.0))))
-            text x=(n(left + 27.0)) y="35" { (line.name) }
-            ({ left += 40.0 + width_of(&line.name); "" })
-        }
     }
 }
 

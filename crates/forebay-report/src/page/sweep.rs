@@ -1,16 +1,13 @@
-//! Sweeps: a figure along one number that a user chooses, ours and that of a peer which was measured in turn with it, as CSV, a
-//! chart and a summary. Figures are rates: more is better.
+//! Sweeps: a figure along one number that a user chooses, ours and that of a peer which was measured in turn with it, as rows of
+//! figures and a summary. Figures are rates: more is better.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
-use super::svg::{self, Chart, Line, Spread, XAxis, stacked};
 use crate::result::{Experiment, median};
 use crate::units::number;
 
-/// The first line of a file of CSV.
-pub const CSV_HEAD: &str = "axis,point,side,rounds,median,low,high,ratio\n";
 /// Neighbours that differ by more are a cliff.
 const CLIFF: f64 = 1.3;
 
@@ -49,7 +46,6 @@ struct Point {
 /// A figure of several rounds.
 #[derive(Clone, Copy, Debug)]
 struct Rounds {
-    count: usize,
     median: f64,
     low: f64,
     high: f64,
@@ -59,7 +55,7 @@ impl Rounds {
     fn of(values: Vec<f64>) -> Option<Self> {
         let ends = values.iter().map(|value| (*value, *value));
         let (low, high) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
-        Some(Self { count: values.len(), low, high, median: median(values)? })
+        Some(Self { low, high, median: median(values)? })
     }
 }
 
@@ -123,39 +119,24 @@ impl Sweep {
         format!("{} at {at} {unit}: {}, {} {figure}{ratio}\n", self.name, side(0), side(1))
     }
 
-    /// Returns a line of CSV for each side of each point that was measured. Our side's has the median of the ratios.
-    pub fn csv(&self) -> String {
-        let mut text = String::new();
-        for point in &self.points {
-            let ratio = point.ratio.map_or_else(String::new, |ratio| ratio.median.to_string());
-            for (side, ratio) in [ratio, String::new()].iter().enumerate() {
-                let Some(Rounds { count, median, low, high }) = point.sides[side] else { continue };
-                let (name, at, side) = (&self.name, point.at, self.sides[side]);
-                // Writing to a text cannot fail.
-                _ = writeln!(text, "{name},{at},{side},{count},{median},{low},{high},{ratio}");
-            }
-        }
-        text
-    }
-
-    /// Returns the chart, a file of SVG: both sides over the axis, which is logarithmic, and their ratio below.
-    pub fn chart(&self) -> String {
+    /// Returns the figures of all points that were measured: the point, the median, its unit, and its least and greatest value. The
+    /// unit of a side's figure ends in `of SIDE`, that of the ratio has both names.
+    pub fn rows(&self) -> Vec<[String; 4]> {
         let [unit, figure] = self.units;
         let [ours, peer] = self.sides;
-        let sides = vec![self.line(ours, |point| point.sides[0]), self.line(peer, |point| point.sides[1])];
-        let ratio = vec![self.line(&format!("{ours} over {peer}"), |point| point.ratio)];
-        let chart = |title: &str, y: &str, lines| {
-            Chart::lines(title.to_owned(), "", XAxis::new(unit, Spread::Log), y, lines)
+        let row = |point: &Point, rounds: Option<Rounds>, of: String| {
+            let Rounds { median, low, high } = rounds?;
+            let spread = format!("{} to {}", number(low), number(high));
+            Some([format!("{} {unit}", point.at), number(median), of, spread])
         };
-        stacked(&[chart(&self.name, figure, sides), chart("In the same round", "ratio", ratio)]).into_string()
-    }
-
-    fn line(&self, name: &str, of: fn(&Point) -> Option<Rounds>) -> Line {
-        let dot = |point: &Point| {
-            let Rounds { median, low, high, .. } = of(point)?;
-            Some(svg::Point { x: point.at as f64, y: median, low, high })
-        };
-        Line::new(name, self.points.iter().filter_map(dot).collect())
+        let rows = self.points.iter().flat_map(|point| {
+            [
+                row(point, point.sides[0], format!("{figure} of {ours}")),
+                row(point, point.sides[1], format!("{figure} of {peer}")),
+                row(point, point.ratio, format!("{ours} over {peer}")),
+            ]
+        });
+        rows.flatten().collect()
     }
 
     /// Returns the steps of a side between points that are a tenth apart at most. Others differ by what they do.
@@ -242,26 +223,28 @@ mod tests {
         // The medians alone would say 1.5.
         let sweep = sweep(&[(1, &[10.0, 20.0, 30.0], &[20.0, 10.0, 30.0])]);
         let ratio = sweep.points[0].ratio.expect("both were measured");
-        assert_eq!((ratio.count, ratio.median, ratio.low, ratio.high), (3, 1.0, 0.5, 2.0));
+        assert_eq!((ratio.median, ratio.low, ratio.high), (1.0, 0.5, 2.0));
         assert_eq!(sweep.newest(), "core-read at 1 B: ours 20, peer 20 reads/s, ratio 1.00 (0.50 to 2.00)\n");
     }
 
     #[test]
     fn a_side_without_figures_is_left_out() {
         let sweep = sweep(&[(1, &[10.0, 12.0], &[]), (2, &[], &[])]);
-        assert_eq!(sweep.csv(), "core-read,1,ours,2,11,10,12,\n");
+        assert_eq!(sweep.rows(), [["1 B", "11", "reads/s of ours", "10 to 12"]]);
         assert_eq!(sweep.newest(), "core-read at 2 B: ours -, peer - reads/s\n");
-        assert!(sweep.chart().contains("</svg>") && summary(&[sweep]).contains(" -\n"));
+        assert!(summary(&[sweep]).contains(" -\n"));
     }
 
     #[test]
-    fn a_line_of_csv_has_a_side_of_a_point() {
-        let sweep = sweep(&[(4096, &[10.0, 20.0], &[5.0, 5.0]), (4097, &[10.0], &[20.0])]);
-        let lines = "core-read,4096,ours,2,15,10,20,3\ncore-read,4096,peer,2,5,5,5,\n\
-            core-read,4097,ours,1,10,10,10,0.5\ncore-read,4097,peer,1,20,20,20,\n";
-        assert_eq!(sweep.csv(), lines);
-        let fields = |text: &str| text.lines().map(|line| line.split(',').count()).collect::<Vec<_>>();
-        assert_eq!((fields(CSV_HEAD), fields(lines)), (vec![8], vec![8; 4]));
+    fn a_point_has_a_row_of_each_side_and_of_the_ratio() {
+        let sweep = sweep(&[(4096, &[1000.0, 2000.0], &[5.0, 5.0]), (4097, &[10.0], &[])]);
+        let rows = [
+            ["4096 B", "1,500", "reads/s of ours", "1,000 to 2,000"],
+            ["4096 B", "5", "reads/s of peer", "5 to 5"],
+            ["4096 B", "300", "ours over peer", "200 to 400"],
+            ["4097 B", "10", "reads/s of ours", "10 to 10"],
+        ];
+        assert_eq!(sweep.rows(), rows);
     }
 
     #[test]
@@ -283,23 +266,5 @@ mod tests {
         assert!(text.contains("0.10 at 200"), "{text}");
         let cliffs: Vec<&str> = text.lines().filter(|line| line.starts_with("cliff")).collect();
         assert_eq!(cliffs, ["cliff: core-read, ours: reads/s differ by 2.00 from 100 to 101 B"]);
-    }
-
-    #[test]
-    fn a_chart_has_every_point_of_both_sides_and_of_the_ratio() {
-        let axis = points(&(1..=1 << 20), &[], false);
-        let (ours, peer) = ([20.0, 21.0], [10.0, 11.0]);
-        let figures: Vec<(u64, &[f64], &[f64])> = axis.iter().map(|at| (*at, &ours[..], &peer[..])).collect();
-        let chart = sweep(&figures).chart();
-        let counts: Vec<usize> = chart
-            .split("points=\"")
-            .skip(1)
-            .map(|line| line.split('"').next().unwrap_or_default().split_whitespace().count())
-            .collect();
-        assert_eq!(counts, [axis.len(); 3]);
-        assert!(chart.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "it is a file of its own");
-        for text in ["core-read", ">ours<", ">peer<", ">ours over peer<", ">ratio<", ">B<"] {
-            assert!(chart.contains(text), "{text}");
-        }
     }
 }

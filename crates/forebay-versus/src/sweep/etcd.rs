@@ -21,6 +21,8 @@ pub(super) fn puts(work: &Work) -> Result<Outcome> {
         .arg(&result)
         // The directories of the servers.
         .env("TMPDIR", &work.path)
+        // The point is recorded, not the sample.
+        .env_remove("FOREBAY_BENCH_ROWS")
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("starting {}", work.etcd_client.display()))?;

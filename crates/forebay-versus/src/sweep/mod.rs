@@ -9,7 +9,7 @@ use forebay_measure::check_space;
 use forebay_measure::cleanup::{TempDirectory, TempFile};
 use forebay_measure::options::Length;
 use forebay_measure::output::print;
-use forebay_report::page::sweep::{CSV_HEAD, Sweep, points, summary};
+use forebay_report::page::sweep::{Sweep, points, summary};
 use forebay_report::result::columns::IOPS;
 use forebay_report::units::bytes;
 
@@ -33,7 +33,6 @@ experiment! {
         seconds("0.2", "0.05");
         flag("quick", "Powers of two without the numbers beside them, and shorter and fewer samples");
         flag("list", "Only print the axes, their peers, and the space that they need");
-        path("out", "A new or empty folder for sweep.csv and a chart of each figure").chosen("none");
         path("constants", "AXIS=NUMBER of docs/sweeps.md: points lie around these numbers, too").list();
         path("etcd", "The program etcd, without which its axis is left out");
         path("own-etcd", "The program forebay-etcd");
@@ -106,12 +105,6 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         scratch.directory.display()
     ));
     check_space(&scratch.directory, room, "name another directory with --dir, or fewer with --axis")?;
-    if let Some(out) = options.words("out").first() {
-        std::fs::create_dir_all(out).with_context(|| format!("making {out}"))?;
-        let is_empty =
-            std::fs::read_dir(out).with_context(|| format!("looking into {out}"))?.next().is_none();
-        ensure!(is_empty, "{out} has files already: name a new folder with --out");
-    }
     run.has = Box::new(|setting, row| {
         let name = setting.get("workload").and_then(Value::as_str).unwrap_or_default();
         row == OURS || axes::find(name).is_ok_and(|axis| axis.peer.0 == row)
@@ -215,20 +208,14 @@ fn sweeps(tables: &[Table]) -> Vec<Sweep> {
     sweeps
 }
 
-/// Writes the tables so far into the folder that was named; returns lines on the newest one.
-pub(crate) fn keep(tables: &[Table], options: &Values) -> Result<String> {
-    let all = sweeps(tables);
-    if let Some(out) = options.words("out").first().map(Path::new) {
-        let write = |name: String, text: String| {
-            let path = out.join(name);
-            std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
-        };
-        write("sweep.csv".to_owned(), CSV_HEAD.to_owned() + &all.iter().map(Sweep::csv).collect::<String>())?;
-        all.iter().try_for_each(|sweep| write(format!("{}.svg", sweep.name()), sweep.chart()))?;
+/// Records a point for docs/results; returns lines on it.
+pub(crate) fn record(point: &Table) -> Result<String> {
+    let mut text = String::new();
+    for sweep in sweeps(std::slice::from_ref(point)) {
+        text.push_str(&sweep.newest());
+        run::record(&format!("sweep-{}", sweep.name()), sweep.rows())?;
     }
-    let Some(newest) = tables.last() else { return Ok(String::new()) };
-    let mut text: String = sweeps(std::slice::from_ref(newest)).iter().map(Sweep::newest).collect();
-    for row in &newest.rows {
+    for row in &point.rows {
         if let Some(why) = &row.skipped {
             text.push_str(&format!("{} failed: {why}\n", row.name));
         }

@@ -1,11 +1,15 @@
 //! `forebay-versus sweep` along a few points.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// Measures two neighbours, twice each, within a second.
-fn run(dir: &Path, out: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_forebay-versus"))
+#[test]
+fn a_sweep_has_a_summary_and_rows_of_each_side_and_leaves_no_file() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sweep-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let rows = dir.join("rows");
+    let done = Command::new(env!("CARGO_BIN_EXE_forebay-versus"))
         .args([
             "sweep",
             "--axis",
@@ -18,33 +22,26 @@ fn run(dir: &Path, out: &Path) -> Output {
             "0.02",
         ])
         .arg("--dir")
-        .arg(dir)
-        .arg("--out")
-        .arg(out)
+        .arg(&dir)
+        .env("FOREBAY_BENCH_ROWS", &rows)
         .output()
-        .unwrap()
-}
-
-#[test]
-fn a_sweep_has_a_summary_csv_and_a_chart_and_keeps_the_files_of_others() {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sweep-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let out = dir.join("out");
-    let first = run(&dir, &out);
-    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
-    let text = String::from_utf8(first.stdout).unwrap();
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8(done.stdout).unwrap();
     assert!(text.contains("lowest ratio") && text.contains("object-get at 4097 B: forebay"), "{text}");
-    let csv = std::fs::read_to_string(out.join("sweep.csv")).unwrap();
-    let lines: Vec<&str> = csv.lines().skip(1).map(|line| line.split(",2,").next().unwrap()).collect();
-    let sides = ["4096,forebay", "4096,local", "4097,forebay", "4097,local"];
-    assert_eq!(lines, sides.map(|side| format!("object-get,{side}")), "{csv}");
-    assert!(std::fs::read_to_string(out.join("object-get.svg")).unwrap().contains("</svg>"));
-
-    let second = run(&dir, &out);
-    assert!(!second.status.success());
-    assert!(String::from_utf8_lossy(&second.stderr).contains("has files already"));
-    assert_eq!(std::fs::read_to_string(out.join("sweep.csv")).unwrap(), csv);
+    let rows = std::fs::read_to_string(rows).unwrap();
+    let found: Vec<Vec<&str>> = rows.lines().map(|line| line.split('\t').collect()).collect();
+    let named: Vec<[&str; 3]> = found.iter().map(|fields| [fields[0], fields[1], fields[3]]).collect();
+    let units = ["gets/s of forebay", "gets/s of local", "forebay over local"];
+    let of = |at: &'static str| units.map(|unit| ["sweep-object-get", at, unit]);
+    assert_eq!(named, [of("4096 B"), of("4097 B")].concat());
+    for fields in &found {
+        assert!(
+            fields[2].replace(',', "").parse::<f64>().is_ok() && fields[4].contains(" to "),
+            "{fields:?}"
+        );
+    }
     let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["out"], "files of its own are left");
+    assert_eq!(left, ["rows"], "files of its own are left");
     std::fs::remove_dir_all(&dir).unwrap();
 }

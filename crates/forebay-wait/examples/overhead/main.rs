@@ -100,7 +100,8 @@ fn compare(arguments: &[OsString]) -> Outcome<()> {
     let is_chosen = |work: &&Work| !only_account && chosen.is_none_or(|name| name == work.name);
     for work in WORKS.iter().filter(is_chosen) {
         let unit = if work.is_time { "ns a call" } else { "calls a second" };
-        println!("\n{}, {} thread(s), {unit}", work.what, work.threads);
+        let title = format!("{}, {} thread(s), {unit}", work.what, work.threads);
+        println!("\n{title}");
         let mut figures: [Vec<f64>; 4] = Default::default();
         for round in 0..rounds {
             for position in 0..Way::ALL.len() {
@@ -119,6 +120,8 @@ fn compare(arguments: &[OsString]) -> Outcome<()> {
             let told =
                 if *way == Way::Without { String::new() } else { format!("{change:+7.1} % {apart:+9.0}") };
             println!("  {:<26} {:>9.0} [{low:.0} to {high:.0}] {told}", way.name(), median(figures));
+            let figure = format!("{:.0}", median(figures));
+            forebay_test::record("wait", &title, &figure, way.name(), &format!("{low:.0} to {high:.0}"))?;
         }
     }
     if account::exists() && chosen.is_none() {

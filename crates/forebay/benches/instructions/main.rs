@@ -141,6 +141,7 @@ fn run(options: &Options) -> Result<()> {
         }
     }
     table::print(&lines, options.base.is_some());
+    table::record(&lines, options.base.is_some())?;
     if let Some(path) = &options.json {
         std::fs::write(path, table::json(&lines))?;
     }

@@ -1,5 +1,7 @@
 //! The table: medians, and how far apart the repeats are.
 
+use std::io::Write as _;
+
 use crate::rows::{Row, Side};
 use forebay::DriverChoice;
 
@@ -46,6 +48,25 @@ pub(crate) fn print(lines: &[Line], compared: bool) {
         }
         println!("{text}");
     }
+}
+
+/// Records the table for docs/results, as `forebay_test::record` does, which the base's checkout may lack.
+pub(crate) fn record(lines: &[Line], compared: bool) -> std::io::Result<()> {
+    let Some(path) = std::env::var_os("FOREBAY_BENCH_ROWS") else { return Ok(()) };
+    let mut rows = String::new();
+    for line in lines {
+        let row = format!("{}, {}, {}", line.row.what, line.driver(), line.thread());
+        let mut add = |figure: &str, unit: &str| {
+            let (figure, spread) = figure.trim_end_matches(')').split_once(" (").unwrap_or((figure, ""));
+            rows += &format!("instructions\t{row}\t{figure}\t{unit}\t{spread}\n");
+        };
+        if compared {
+            add(&cell(&line.base), "before");
+            add(&format!("{:.4}", line.ratio()), "ratio");
+        }
+        add(&cell(&line.own), if compared { "after" } else { "instructions" });
+    }
+    std::fs::OpenOptions::new().append(true).create(true).open(path)?.write_all(rows.as_bytes())
 }
 
 /// Returns the table as JSON, with every single value; names need no escapes.
