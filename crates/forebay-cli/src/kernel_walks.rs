@@ -100,7 +100,7 @@ mod tests {
             let checks = vec![refused];
             let found = examine(&Environment { path: Some(path), checks, ..Environment::default() });
             assert_eq!(found.verdict, Verdict::Degraded, "{name}: {}", found.why);
-            let words = ["RWF_NOWAIT", &format!("no files of {name}")];
+            let words = ["RWF_NOWAIT", &format!("does not support files on {name}")];
             assert!(words.iter().all(|word| found.why.contains(*word)), "{}", found.why);
         }
     }

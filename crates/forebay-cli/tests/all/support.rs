@@ -99,6 +99,17 @@ pub fn metric(row: &Value, name: &str) -> f64 {
     row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))
 }
 
+/// Checks that a sentence has these words. Story: tests that use the device meanwhile made it move 1.06 times the bytes that a
+/// row counted; such a row takes no part in sentences, so a document with one may lack them.
+pub fn check_sentence(value: &Value, words: &str) {
+    let is_disturbed = experiments(value).iter().flat_map(rows).any(|row| {
+        let conditions = row["conditions"].as_array().into_iter().flatten();
+        conditions.into_iter().any(|gate| gate["name"] == "device_bytes" && gate["passed"] == false)
+    });
+    let verdicts = value["verdicts"].to_string();
+    assert!(is_disturbed || verdicts.contains(words), "{words}: {verdicts}");
+}
+
 /// Checks that a row was measured so many times.
 pub fn has_samples(row: &Value, count: usize) {
     assert_eq!(row["skipped"], Value::Null, "{row}");

@@ -77,7 +77,7 @@ fn what_is_not_run_is_refused_by_its_name() {
         ("[a]\nverify=crc32c\n", "verify=crc32c"),
         ("[a]\ninclude no-such-file\n", "line 2, include no-such-file: "),
         ("[a]\nrw=randtrim\n", "without trims"),
-        ("[a]\nrw=randread:8k\n", "of sequential jobs"),
+        ("[a]\nrw=randread:8k\n", "for sequential jobs only"),
         ("[a]\nbs=4k,8x\n", "is not a number of bytes"),
         ("[a]\nbsrange=8k-4k\n", "is not a range"),
         ("[a]\nsize=${UNSET}\n", "line 2, size=${UNSET}: the variable UNSET is not set"),
