@@ -5,18 +5,16 @@
 #include "files.h"
 
 /* A sleep for events turns out to have been one for a file: a completion ended it. The thread has waited for that ring since
- * it slept and the ring had an operation in flight. Where another thread of the tree ran the completion and passed it on, only
- * time counts in which none waits surely: otherwise the two would count twice. */
-static __always_inline void settle(struct thread *thread, u64 busy_since, const struct file_key *file, u32 call,
-				   int passed_on)
+ * it slept and the ring had an operation in flight; returns how long. Where another thread of the tree ran the completion and
+ * passed it on, only time counts in which none waits surely: otherwise the two would count twice. */
+static __always_inline u64 settle(struct thread *thread, u64 busy_since, int passed_on)
 {
 	struct clock *clock = the_clock();
-	struct call_stats *stats;
 	u64 from, waited = 0, taken = 0;
 
 	thread->ended = 0;
 	if (!clock)
-		return;
+		return 0;
 	from = busy_since > thread->since ? busy_since : thread->since;
 	if (thread->woken > from)
 		waited = thread->woken - from;
@@ -38,18 +36,11 @@ static __always_inline void settle(struct thread *thread, u64 busy_since, const 
 		waited = taken;
 	clock->wait_sum_ns += waited;
 	bpf_spin_unlock(&clock->lock);
-	if (!waited)
-		return;
-	stats = row_of(file, call);
-	if (!stats)
-		return;
-	ADD(stats->wait_ns, waited);
-	ADD(stats->waits, 1);
+	return waited;
 }
 
 #define CONTEXTS 16	 /* of a process that are looked through */
 #define OPERATIONS 8	 /* of one call that are looked at */
-#define IOCB_OPCODE 16	 /* the place of `aio_lio_opcode` */
 #define IOCB_CMD_POLL 5
 
 /* Whether this kernel has libaio, in the form that is read here. */
@@ -96,6 +87,7 @@ static __always_inline s64 completions_of(struct aio *aio, const struct aio_key 
 			return 0;
 		over = tail > before ? tail - before : tail + events - before;
 		ADD(aio->in_flight, -over);
+		ADD(aio->uncollected, over);
 	}
 	if (over <= 0 || aio->polls)
 		return 0;
@@ -111,15 +103,64 @@ static __always_inline void reap(struct thread *thread, u32 process, u64 now)
 	struct aio_key key = {.context = thread->context, .process = process};
 	struct aio *aio = bpf_map_lookup_elem(&contexts, &key);
 	struct file_key none = {};
-	u64 busy_since;
+	u64 busy_since, waited;
+	s64 uncollected;
 
 	if (!aio || !has_contexts())
 		return;
 	busy_since = aio->busy_since;
+	uncollected = aio->uncollected;
 	if (thread->ended)
 		not_before(thread->maybe_from, aio->maybe_since);
-	if (completions_of(aio, &key, now) && thread->ended)
-		settle(thread, busy_since, &none, CALL_AIO, 0);
+	if (!completions_of(aio, &key, now) || !thread->ended)
+		return;
+	waited = settle(thread, busy_since, 0);
+	/* The event that is collected next names the file, unless others lie before it. They stay there where a program takes
+	 * events from the context's memory, without a call. */
+	aio = uncollected > 0 ? 0 : bpf_map_lookup_elem(&contexts, &key);
+	if (aio)
+		ADD(aio->wait, waited);
+	else
+		give(&none, CALL_AIO, waited);
+}
+
+/* Makes the file of an operation that of the thread's call. */
+static __always_inline int name_operation(struct task_struct *task, struct thread *thread, u32 descriptor)
+{
+	struct file *file = file_of_descriptor(task, descriptor);
+
+	if (!file || !is_storage_again(thread, file))
+		return 0;
+	state_of(&thread->file, file);
+	return 1;
+}
+
+/* Events were collected. The last that had to be there ended the wait in this call, the first one a sleep for events before. */
+static __always_inline void collected(struct task_struct *task, struct thread *thread, s64 number)
+{
+	struct aio_key key = {.context = thread->context, .process = task->tgid};
+	struct aio *aio = bpf_map_lookup_elem(&contexts, &key);
+	struct file_key none = {};
+	struct operation operation;
+	struct event event;
+	u64 waited, last = thread->least;
+
+	if (number <= 0)
+		return;
+	if (last > number)
+		last = number;
+	if (last)
+		last--;
+	/* Their data differ when something else is in the operation's memory since. */
+	if (!bpf_probe_read_user(&event, sizeof(event), (void *)(thread->events + last * sizeof(event))) &&
+	    !bpf_probe_read_user(&operation, sizeof(operation), (void *)event.operation) && operation.data == event.data)
+		name_operation(task, thread, operation.descriptor);
+	if (!aio)
+		return;
+	ADD(aio->uncollected, -number);
+	waited = aio->wait;
+	if (waited && __sync_val_compare_and_swap(&aio->wait, waited, 0) == waited)
+		give(last ? &none : &thread->file, CALL_AIO, waited);
 }
 
 /* Whether a wait for a context's events is one for files. Of a context that is older than the measurement it is not known; the
@@ -138,9 +179,9 @@ static __always_inline void submit(struct task_struct *task, struct thread *thre
 	struct aio_key key = {.context = thread->context, .process = task->tgid};
 	struct aio *aio = bpf_map_lookup_elem(&contexts, &key), fresh = {};
 	struct kioctx *context;
-	u64 operation = 0;
-	u32 files = 0;
-	u16 opcode = 0;
+	struct operation operation = {};
+	u32 files = 0, descriptor = 0;
+	u64 pointer = 0;
 	s32 sleeping;
 
 	thread->submitted = 0;
@@ -166,11 +207,17 @@ static __always_inline void submit(struct task_struct *task, struct thread *thre
 		}
 	}
 	reap(thread, key.process, now);
+	thread->one_file = number <= OPERATIONS;
 	for (int place = 0; place < OPERATIONS && place < number; place++) {
-		if (bpf_probe_read_user(&operation, sizeof(operation), (void *)(operations + place * sizeof(u64))) ||
-		    bpf_probe_read_user(&opcode, sizeof(opcode), (void *)(operation + IOCB_OPCODE)))
+		if (bpf_probe_read_user(&pointer, sizeof(pointer), (void *)(operations + place * sizeof(u64))) ||
+		    bpf_probe_read_user(&operation, sizeof(operation), (void *)pointer)) {
+			thread->one_file = 0;
 			break;
-		if (opcode != IOCB_CMD_POLL) {
+		}
+		if (place && operation.descriptor != descriptor)
+			thread->one_file = 0;
+		descriptor = operation.descriptor;
+		if (operation.opcode != IOCB_CMD_POLL) {
 			files++;
 		} else if (!aio->polls) {
 			aio->polls = 1;
@@ -184,11 +231,12 @@ static __always_inline void submit(struct task_struct *task, struct thread *thre
 	thread->submitted = number;
 	if (ADD(aio->in_flight, number) <= 0)
 		begin_busy(&aio->busy_since, aio->maybe_since, now);
-	if (aio->polls)
-		return;
-	sleeping = count_owner(key.process, number);
+	sleeping = aio->polls ? 0 : count_owner(key.process, number);
 	if (sleeping)
 		change(now, 0, 0, 0, 0, sleeping);
+	/* Requests that the device gets in this call are the file's. */
+	if (thread->one_file)
+		thread->named = name_operation(task, thread, descriptor);
 }
 
 /* The kernel took only some of them. */
@@ -199,6 +247,8 @@ static __always_inline void submitted(struct thread *thread, u32 process, s64 ta
 	s64 left = thread->submitted - (taken > 0 ? taken : 0);
 	s32 sleeping;
 
+	/* The call is over, the operations are not. */
+	thread->named = 0;
 	if (!aio || left <= 0)
 		return;
 	ADD(aio->in_flight, -left);

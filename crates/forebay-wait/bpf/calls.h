@@ -50,11 +50,16 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 	thread->placed = 0;
 	thread->direct = 0;
 	thread->durable = 0;
+	thread->other_end = 0;
 	thread->brought_in = 0;
 	thread->size = 0;
 	thread->ring = 0;
 	if (shape < SHAPE_OPEN) {
 		file = file_of_descriptor(task, argument(registers, 0));
+		if (shape == SHAPE_SEND)
+			file = file_of_copy(thread, file_of_descriptor(task, argument(registers, 1)), file);
+		else if (shape == SHAPE_SPLICE)
+			file = file_of_copy(thread, file, file_of_descriptor(task, argument(registers, 2)));
 		if (!file)
 			return 0;
 		if (!is_storage_again(thread, file)) {
@@ -93,8 +98,12 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 	if (shape == SHAPE_RING)
 		return 0;
 	thread->context = argument(registers, 0);
-	if (shape == SHAPE_SUBMIT)
-		submit(task, thread, argument(registers, 1), argument(registers, 2), thread->call_start);
+	if (shape == SHAPE_GETEVENTS) {
+		thread->least = argument(registers, 1);
+		thread->events = argument(registers, 3);
+		return 0;
+	}
+	submit(task, thread, argument(registers, 1), argument(registers, 2), thread->call_start);
 	return 0;
 }
 
@@ -102,7 +111,7 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 static __always_inline void count_call(struct thread *thread, s64 result, u64 now)
 {
 	u64 time = now > thread->call_start ? now - thread->call_start : 0;
-	int moves = thread->shape >= SHAPE_READ_WRITE && thread->shape <= SHAPE_VECTOR_FLAGS;
+	int moves = thread->shape >= SHAPE_READ_WRITE && thread->shape <= SHAPE_SPLICE;
 	int reads = thread->call == CALL_READ;
 	struct file_state *state = 0;
 	struct call_stats *stats;
@@ -153,15 +162,7 @@ static __always_inline void count_call(struct thread *thread, s64 result, u64 no
 /* Waiting on a ring counts for the file whose completion ended it. */
 static __always_inline void settle_ring(struct thread *thread, const struct file_key *file, u32 call)
 {
-	struct call_stats *stats;
-
-	if (!thread->ring_wait)
-		return;
-	stats = row_of(file, call);
-	if (stats) {
-		ADD(stats->wait_ns, thread->ring_wait);
-		ADD(stats->waits, 1);
-	}
+	give(file, call, thread->ring_wait);
 	thread->ring_wait = 0;
 }
 
@@ -181,6 +182,8 @@ int BPF_PROG(sys_exit, struct pt_regs *registers, long result)
 		if (thread->call && thread->shape == SHAPE_SUBMIT)
 			submitted(thread, task->tgid, result, now);
 		reap(thread, task->tgid, now);
+		if (thread->call && thread->shape == SHAPE_GETEVENTS)
+			collected(task, thread, result);
 	}
 	thread->event = 0;
 	if (!thread->call)

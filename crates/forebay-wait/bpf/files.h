@@ -113,12 +113,18 @@ static __always_inline int is_anonymous(struct file *file)
 	return BPF_CORE_READ(file, f_inode, i_sb, s_magic) == ANONYMOUS_INODES;
 }
 
-/* Fills in `key` when `file` is a regular file, a directory or a block device, which a call may wait for. */
-static __always_inline int is_storage(struct file *file, struct file_key *key)
+/* A regular file, a directory or a block device, which a call may wait for. */
+static __always_inline int is_on_storage(struct file *file)
 {
 	u32 type = BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT;
 
-	if (type != S_IFREG && type != S_IFDIR && type != S_IFBLK)
+	return type == S_IFREG || type == S_IFDIR || type == S_IFBLK;
+}
+
+/* Fills in `key` when `file` is one of these. */
+static __always_inline int is_storage(struct file *file, struct file_key *key)
+{
+	if (!is_on_storage(file))
 		return 0;
 	key_of_inode(key, BPF_CORE_READ(file, f_mapping, host));
 	return 1;
@@ -155,6 +161,15 @@ static __always_inline int is_storage_again(struct thread *thread, struct file *
 	thread->last_inode = inode;
 	thread->last_key = thread->file;
 	return 1;
+}
+
+/* The file of a call that moves bytes from one descriptor to another: the one on storage, where both are the first. */
+static __always_inline struct file *file_of_copy(struct thread *thread, struct file *from, struct file *to)
+{
+	int reads = is_on_storage(from), writes = is_on_storage(to);
+
+	thread->other_end = reads != writes;
+	return reads || !writes ? from : to;
 }
 
 #endif

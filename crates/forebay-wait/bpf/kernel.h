@@ -119,6 +119,22 @@ struct kioctx_table {
 	struct kioctx *table[];
 } KERNEL_TYPE;
 
+/* Its operations (the beginning of iocb) and their events (io_event), in the program's memory. */
+struct operation {
+	u64 data;
+	u32 key;
+	u32 flags;
+	u16 opcode;
+	u16 priority;
+	u32 descriptor;
+};
+
+struct event {
+	u64 data; /* of the operation */
+	u64 operation;
+	s64 results[2];
+};
+
 struct mm_struct {
 	struct kioctx_table *ioctx_table;
 } KERNEL_TYPE;

@@ -278,6 +278,20 @@ static __noinline struct call_stats *row_of(const struct file_key *file, u32 cal
 
 #define ADD(field, amount) __sync_fetch_and_add(&(field), (amount))
 
+/* A wait that is over goes to the file and the call that it was for. */
+static __always_inline void give(const struct file_key *file, u32 call, u64 waited)
+{
+	struct call_stats *stats;
+
+	if (!waited)
+		return;
+	stats = row_of(file, call);
+	if (!stats)
+		return;
+	ADD(stats->wait_ns, waited);
+	ADD(stats->waits, 1);
+}
+
 static __always_inline void longest(u64 *most, u64 now)
 {
 	if (now > *most)

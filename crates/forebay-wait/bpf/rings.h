@@ -207,7 +207,7 @@ int BPF_PROG(io_uring_complete, void *ring_pointer, void *request, void *complet
 		settle_ring(thread, &op->file, op->call);
 	if (ring && thread && thread->ended) {
 		not_before(thread->maybe_from, ring->maybe_since);
-		settle(thread, ring->busy_since, &op->file, op->call, 0);
+		give(&op->file, op->call, settle(thread, ring->busy_since, 0));
 	} else if (ring && !(thread && thread->apart)) {
 		note_completion(ring, op, thread != 0);
 	}

@@ -13,13 +13,15 @@
 #define SHAPE_VECTOR 4	   /* file: 0, size: what it returns, place: the file's own position */
 #define SHAPE_VECTOR_AT 5  /* file: 0, size: what it returns, place: 3 */
 #define SHAPE_VECTOR_FLAGS 6 /* the same, flags: 5 */
-#define SHAPE_OPEN 7	   /* file: the descriptor that it returns */
-#define SHAPE_PATH 8	   /* a name; no file of its own */
-#define SHAPE_RING 9	   /* io_uring_enter */
-#define SHAPE_SUBMIT 10	   /* io_submit: context: 0, number: 1, operations: 2 */
-#define SHAPE_GETEVENTS 11 /* io_getevents: context: 0 */
-#define SHAPE_EVENT 12	   /* a wait for events, a completion among them: epoll_wait, poll, select, futex */
-#define SHAPE_SOCKET 13	   /* moves bytes of a socket: what the thread woke for was no file */
+#define SHAPE_SEND 7	   /* sendfile: from 1, to 0, size: what it returns */
+#define SHAPE_SPLICE 8	   /* the same, from 0, to 2 */
+#define SHAPE_OPEN 9	   /* file: the descriptor that it returns */
+#define SHAPE_PATH 10	   /* a name; no file of its own */
+#define SHAPE_RING 11	   /* io_uring_enter */
+#define SHAPE_SUBMIT 12	   /* io_submit: context: 0, number: 1, operations: 2 */
+#define SHAPE_GETEVENTS 13 /* io_getevents: context: 0, least number: 1, events: 3 */
+#define SHAPE_EVENT 14	   /* a wait for events, a completion among them: epoll_wait, poll, select, futex */
+#define SHAPE_SOCKET 15	   /* moves bytes of a socket: what the thread woke for was no file */
 
 #define CALL_FAULT 1 /* rows that are no system call */
 #define CALL_RING_READ 2
@@ -126,6 +128,8 @@ struct thread {
 	u64 maybe_to[MAYBES];	/* and when it ended */
 	u64 cause;		/* since when the ring was busy whose completion ended it, where another thread ran that */
 	u64 context;		/* libaio's, which it used last */
+	u64 events;		/* where io_getevents puts them */
+	u64 least;		/* how many it waits for */
 	struct file_key cause_file;
 	u32 cause_call;
 	u32 submitted; /* by the present io_submit */
@@ -142,6 +146,8 @@ struct thread {
 	u8 brought_in;	/* the call added pages to the page cache */
 	u8 named;	/* `file` is set */
 	u8 durable;
+	u8 other_end; /* of the call is a pipe or a socket, which it may sleep for */
+	u8 one_file;  /* the present io_submit has operations on one only */
 };
 
 /* A process. Both counts are in one number, so that each change sees the one before. */
@@ -181,6 +187,8 @@ struct aio {
 	u64 busy_since;
 	u64 maybe_since[MAYBES];
 	s64 in_flight;
+	s64 uncollected; /* completions that no io_getevents has returned */
+	u64 wait;	 /* not yet given to a file */
 	u32 tail;  /* as far as completions are counted */
 	u32 polls; /* it waits for sockets as well, so completions say nothing */
 };

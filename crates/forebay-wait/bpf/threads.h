@@ -49,7 +49,7 @@ static __always_inline int sleeps_for_storage(struct thread *thread, u32 process
 		return ring ? ring->in_flight > 0 : iowait;
 	}
 	/* In a call on a file, or in a fault on one: also where the kernel does not say iowait (a journal, FUSE, NFS). */
-	return iowait || thread->call || thread->named;
+	return iowait || (thread->call ? !thread->other_end : thread->named);
 }
 
 /* A thread that sleeps for something else counts with its process: that may have operations in flight. */
@@ -94,7 +94,7 @@ static __always_inline void woken(struct task_struct *task)
 	copy_maybes(thread->maybe_to);
 	thread->ended = 1;
 	if (thread->cause)
-		settle(thread, thread->cause, &thread->cause_file, thread->cause_call, thread->cause_followed);
+		give(&thread->cause_file, thread->cause_call, settle(thread, thread->cause, thread->cause_followed));
 }
 
 /* Run by what wakes the thread, which may be a completion. */

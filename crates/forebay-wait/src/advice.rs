@@ -145,11 +145,11 @@ fn row(file: Option<&File>, call: &Call, served: &[DeviceRates]) -> String {
         return match call.call.as_str() {
             "exec" => format!("{part} of the wait is the loading of programs ({} times)", call.count),
             "elsewhere" => format!(
-                "{part} of the wait is iowait in no call that is followed and in no fault on a file: sendfile and splice, whose \
-                 files are not named, or memory that comes back from swap"
+                "{part} of the wait is iowait in no call that is followed and in no fault on a file, such as for memory that \
+                 comes back from swap"
             ),
             "aio" => format!(
-                "{part} of the wait is for operations of libaio, whose files are not named ({} calls)",
+                "{part} of the wait is for operations of libaio whose files are not known ({} calls)",
                 call.count
             ),
             NOT_TOLD => format!(
@@ -192,6 +192,7 @@ fn row(file: Option<&File>, call: &Call, served: &[DeviceRates]) -> String {
              return: the device is slower than the program writes, and only fewer bytes or a faster device help",
             time(mean)
         ),
+        "aio" => format!("{part} of the wait is for operations of libaio on {name} ({} calls)", call.count),
         other => {
             format!("{part} of the wait is {other} on {name}, {} calls of {} each", call.count, time(mean))
         }
@@ -263,10 +264,13 @@ fn above(report: &Report) -> Option<String> {
 
 fn amplified(file: &File) -> Option<String> {
     // The device's reads were for all of these.
-    const READS: [&str; 3] = ["read", "io_uring read", "page fault"];
+    const READS: [&str; 4] = ["read", "io_uring read", "page fault", "copy"];
     let reads = || file.calls.iter().filter(|call| READS.contains(&call.call.as_str()));
     let wanted: u64 = reads().map(|call| call.bytes).sum();
-    if reads().all(|call| call.direct_share.unwrap_or(0.0) >= 0.5 && call.call != "page fault") {
+    // Of libaio's operations there are no bytes.
+    if file.calls.iter().any(|call| call.call == "aio")
+        || reads().all(|call| call.direct_share.unwrap_or(0.0) >= 0.5 && call.call != "page fault")
+    {
         return None;
     }
     let factor_read = file.device_read_bytes as f64 / wanted.max(1) as f64;
@@ -504,28 +508,30 @@ mod tests {
             report.without_file.push(call);
             super::of(&report, &[]).join("\n")
         };
-        assert!(of("elsewhere").contains("sendfile and splice, whose files are not named"));
-        assert!(of("aio").contains("operations of libaio, whose files are not named (7 calls)"));
+        assert!(of("elsewhere").contains("in no call that is followed and in no fault on a file"));
+        assert!(of("aio").contains("operations of libaio whose files are not known (7 calls)"));
+        let of_file = Call { call: "aio".to_owned(), count: 7, wait_share: 0.9, ..Call::default() };
+        assert!(with(of_file, 0.0).contains("operations of libaio on index.db (7 calls)"));
     }
 
     /// Regression: "the device read 12 times what was wanted": the device had read for page faults, which
     /// were not counted as wanted.
     #[test]
     fn page_faults_are_wanted_as_much_as_they_are_read() {
-        let told = |faults: u64| {
+        let told = |faults: u64, third: &str| {
             let mut fault = read(0.0, 4096);
             (fault.call, fault.bytes) = ("page fault".to_owned(), faults);
             let mut few = read(0.0, 4096);
             few.bytes = 1 << 20;
             let mut file = File { path: "/srv/index.db".to_owned(), wait_share: 0.72, ..File::default() };
             file.device_read_bytes = 12 << 20;
-            file.calls = vec![fault, few];
+            file.calls = vec![fault, few, Call { call: third.to_owned(), ..Call::default() }];
             amplified(&file)
         };
-        assert_eq!(told(11 << 20), None);
-        assert!(
-            told(0).is_some_and(|sentence| sentence.starts_with("the device read 12 times what was wanted"))
-        );
+        assert_eq!(told(11 << 20, "sync"), None);
+        let sentence = told(0, "sync").expect("it is amplified");
+        assert!(sentence.starts_with("the device read 12 times what was wanted"), "{sentence}");
+        assert_eq!(told(0, "aio"), None, "bytes of libaio's operations are not known");
     }
 
     /// Regression: "72 % of the wait is list on , 10 calls": the last name of `/` is empty.

@@ -10,13 +10,15 @@ mod shape {
     pub(super) const VECTOR: u16 = 4;
     pub(super) const VECTOR_AT: u16 = 5;
     pub(super) const VECTOR_FLAGS: u16 = 6;
-    pub(super) const OPEN: u16 = 7;
-    pub(super) const PATH: u16 = 8;
-    pub(super) const RING: u16 = 9;
-    pub(super) const SUBMIT: u16 = 10;
-    pub(super) const GETEVENTS: u16 = 11;
-    pub(super) const EVENT: u16 = 12;
-    pub(super) const SOCKET: u16 = 13;
+    pub(super) const SEND: u16 = 7;
+    pub(super) const SPLICE: u16 = 8;
+    pub(super) const OPEN: u16 = 9;
+    pub(super) const PATH: u16 = 10;
+    pub(super) const RING: u16 = 11;
+    pub(super) const SUBMIT: u16 = 12;
+    pub(super) const GETEVENTS: u16 = 13;
+    pub(super) const EVENT: u16 = 14;
+    pub(super) const SOCKET: u16 = 15;
 }
 
 /// The rows. `bpf/state.h` uses those below 8, `CLOSE` and `AIO` by number.
@@ -142,7 +144,8 @@ const LIST: &[Entry] = &[
     ),
     (&[libc::SYS_ftruncate, libc::SYS_fallocate], shape::FD, row::RESIZE),
     (&[libc::SYS_truncate], shape::PATH, row::RESIZE),
-    (&[libc::SYS_copy_file_range], shape::FD, row::COPY),
+    (&[libc::SYS_sendfile], shape::SEND, row::COPY),
+    (&[libc::SYS_splice, libc::SYS_copy_file_range], shape::SPLICE, row::COPY),
     (&[libc::SYS_readahead, libc::SYS_fadvise64], shape::FD, row::ADVISE),
     (&[libc::SYS_io_submit], shape::SUBMIT, row::AIO),
     (&[libc::SYS_io_getevents, IO_PGETEVENTS], shape::GETEVENTS, row::AIO),
@@ -232,6 +235,8 @@ mod tests {
             assert_ne!(name(u32::from(entry & 0xff), true), "unknown");
         }
         assert_eq!(table[libc::SYS_pread64 as usize], shape::AT << 8 | row::READ as u16);
+        assert_eq!(table[libc::SYS_sendfile as usize], shape::SEND << 8 | row::COPY as u16);
+        assert_eq!(table[libc::SYS_splice as usize], shape::SPLICE << 8 | row::COPY as u16);
         assert_eq!(table[libc::SYS_futex as usize], shape::EVENT << 8);
         assert_eq!(table[libc::SYS_nanosleep as usize], 0);
     }

@@ -153,9 +153,9 @@ pub struct File {
     pub wait_share: f64,
     /// Bytes that its calls moved.
     pub bytes: u64,
-    /// The most calls and operations in flight together.
+    /// The most calls and operations in flight together, without those of libaio.
     pub concurrency_max: u64,
-    /// The mean number in flight, while at least one was.
+    /// The mean number in flight, while at least one was, without those of libaio.
     pub concurrency_mean: f64,
     /// Bytes that the device read for it, with read-ahead.
     pub device_read_bytes: u64,
@@ -179,7 +179,7 @@ pub struct Call {
     pub call: String,
     /// Number of calls.
     pub count: u64,
-    /// Bytes that they moved; a page for each page fault.
+    /// Bytes that they moved; a page for each page fault; not those of libaio.
     pub bytes: u64,
     /// Time that threads were stalled in them.
     pub wait_ns: u64,

@@ -148,8 +148,11 @@ pub(super) fn cells(call: &Call) -> [String; 8] {
 
 /// Describes the work of the device for a file.
 pub(super) fn device_work(file: &File) -> String {
-    let concurrency =
-        format!("{:.1} at once in the mean, {} at most", file.concurrency_mean, file.concurrency_max.max(1));
+    let concurrency = if file.calls.iter().any(|call| call.call == "aio") {
+        "at once: not known of libaio".to_owned()
+    } else {
+        format!("{:.1} at once in the mean, {} at most", file.concurrency_mean, file.concurrency_max.max(1))
+    };
     if file.device_requests == 0 {
         return format!("{concurrency}; no request at a device");
     }

@@ -178,11 +178,11 @@ fn unseen(clock: &Clock, misses_rings: bool) -> Vec<String> {
 
 fn named(key: FileKey, totals: &Totals) -> File {
     let state = totals.files.get(&key).cloned().unwrap_or_default();
-    // The file of an open is known only when the open ends, so it is not in the busy time either.
+    // The file of an open, or of libaio's events, is known only when the call ends, so it is not in the busy time either.
     let time: u64 = totals
         .calls
         .range((key, 0)..=(key, u32::MAX))
-        .filter(|((_, row), _)| *row != calls::row::OPEN)
+        .filter(|((_, row), _)| !matches!(*row, calls::row::OPEN | calls::row::AIO))
         .map(|(_, stats)| stats.time_ns)
         .sum();
     // The kernel's own numbering: 12 bits of major above 20 of minor.

@@ -123,57 +123,100 @@ pub fn by_a_ring(path: &Path, way: Way) -> Truth {
     })
 }
 
-/// Reads the file by libaio, and sleeps in epoll for its eventfd.
-pub fn by_libaio(path: &Path) -> Truth {
+/// An operation of libaio, as the kernel's interface has it.
+#[repr(C)]
+#[derive(Default)]
+struct Operation {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    memory: u64,
+    bytes: u64,
+    place: i64,
+    reserved: u64,
+    flags: u32,
+    eventfd: u32,
+}
+
+/// Returns the read of a block.
+fn reading(file: &File, memory: u64, place: u64) -> Operation {
     const PREAD: u16 = 0;
-    const WITH_EVENTFD: u32 = 1;
-    #[repr(C)]
-    #[derive(Default)]
-    struct Operation {
-        data: u64,
-        key: u32,
-        rw_flags: u32,
-        opcode: u16,
-        priority: i16,
-        file: u32,
-        memory: u64,
-        bytes: u64,
-        place: i64,
-        reserved: u64,
-        flags: u32,
-        eventfd: u32,
+    Operation {
+        opcode: PREAD,
+        file: file.as_raw_fd() as u32,
+        memory,
+        bytes: BLOCK as u64,
+        place: place as i64,
+        ..Operation::default()
     }
-    let file = direct(path);
-    let (mut buffer, start) = aligned(BLOCK);
-    let memory = buffer[start..].as_mut_ptr() as u64;
-    let mut event = File::from(eventfd());
-    let epoll = epoll(event.as_raw_fd());
+}
+
+/// Returns the number of a new context of libaio.
+fn context() -> u64 {
     let mut context = 0_u64;
     // SAFETY: the call writes the context's number, which lives through it.
     assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) }, 0);
+    context
+}
+
+/// Starts reads, which the callers keep until their events are collected.
+fn start(context: u64, reads: &[*mut Operation]) {
+    // SAFETY: the callers keep the operations and their memory until their events are collected.
+    let taken = unsafe { libc::syscall(libc::SYS_io_submit, context, reads.len(), reads.as_ptr()) };
+    assert_eq!(taken, reads.len() as i64);
+}
+
+/// Waits for the event of a read.
+fn collect(context: u64) {
+    let mut events = [[0_u64; 4]; 1];
+    let null = std::ptr::null::<libc::timespec>();
+    // SAFETY: the memory holds one event.
+    let got = unsafe { libc::syscall(libc::SYS_io_getevents, context, 1, 1, events.as_mut_ptr(), null) };
+    assert_eq!((got, events[0][2]), (1, BLOCK as u64));
+}
+
+/// Reads the file by libaio, and sleeps in epoll for its eventfd or in io_getevents.
+pub fn by_libaio(path: &Path, way: Way) -> Truth {
+    const WITH_EVENTFD: u32 = 1;
+    let file = direct(path);
+    let (mut buffer, start_of) = aligned(BLOCK);
+    let memory = buffer[start_of..].as_mut_ptr() as u64;
+    let mut event = File::from(eventfd());
+    let epoll = epoll(event.as_raw_fd());
+    let context = context();
     measured(|| {
         for place in blocks(&file) {
-            let mut operation = Operation {
-                opcode: PREAD,
-                file: file.as_raw_fd() as u32,
-                memory,
-                bytes: BLOCK as u64,
-                place: place as i64,
-                flags: WITH_EVENTFD,
-                eventfd: event.as_raw_fd() as u32,
-                ..Operation::default()
-            };
-            let list = [&raw mut operation];
-            // SAFETY: list, operation and memory live until its event is collected below.
-            assert_eq!(unsafe { libc::syscall(libc::SYS_io_submit, context, 1, list.as_ptr()) }, 1);
-            sleep_in_epoll(&epoll, None);
-            event.read_exact(&mut [0; 8]).expect("it was signalled");
-            let mut events = [[0_u64; 4]; 1];
-            let null = std::ptr::null::<libc::timespec>();
-            // SAFETY: the memory holds one event.
-            let got =
-                unsafe { libc::syscall(libc::SYS_io_getevents, context, 1, 1, events.as_mut_ptr(), null) };
-            assert_eq!((got, events[0][2]), (1, BLOCK as u64));
+            let mut operation = reading(&file, memory, place);
+            (operation.flags, operation.eventfd) = (WITH_EVENTFD, event.as_raw_fd() as u32);
+            start(context, &[&raw mut operation]);
+            if matches!(way, Way::Epoll) {
+                sleep_in_epoll(&epoll, None);
+                event.read_exact(&mut [0; 8]).expect("it was signalled");
+            }
+            collect(context);
+        }
+    })
+}
+
+/// Reads two files by libaio: a block of each is one call, and each event another one.
+pub fn by_libaio_of_two_files(path: &Path) -> Truth {
+    let other = path.with_file_name("other.bin");
+    std::fs::copy(path, &other).expect("it has space");
+    let (file, other) = (direct(path), direct(&other));
+    other.sync_all().expect("the disk works");
+    let (mut buffer, start_of) = aligned(2 * BLOCK);
+    let memory = buffer[start_of..].as_mut_ptr() as u64;
+    let context = context();
+    measured(|| {
+        for place in blocks(&file) {
+            let mut first = reading(&file, memory, place);
+            let mut second = reading(&other, memory + BLOCK as u64, place);
+            start(context, &[&raw mut first, &raw mut second]);
+            collect(context);
+            collect(context);
         }
     })
 }
@@ -249,16 +292,13 @@ pub fn idle() -> Truth {
                 });
             }
             scope.spawn(|| {
-                let mut context = 0_u64;
                 let limit = libc::timespec { tv_sec: SLEEP.as_secs() as i64, tv_nsec: 0 };
                 let mut events = [[0_u64; 4]; 1];
-                // SAFETY: the call writes the context's number, which lives through it.
-                assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) }, 0);
                 // SAFETY: the memory holds one event, and the time lives through the call.
                 let got = unsafe {
                     libc::syscall(
                         libc::SYS_io_getevents,
-                        context,
+                        context(),
                         1,
                         1,
                         events.as_mut_ptr(),

@@ -209,6 +209,44 @@ fn buffered_reads_wait_and_are_no_cache_hits() {
     assert!(run.file(&file).device_read_bytes <= 2 * BYTES as u64);
 }
 
+/// Regression: the waits of sendfile and splice were in the row `elsewhere`, without a file.
+fn a_copy_is_a_wait_for_its_source(what: &str) {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run(what, &file, Some(&throttle));
+    run.whole(run.report.full_wait_ns, &file, "full wait");
+    let copy = run.call(&file, "copy");
+    same(copy.wait_ns, run.truth.waited_ns, "the file's wait");
+    assert_eq!((copy.bytes, copy.errors, copy.direct_share), (BYTES as u64, 0, Some(0.0)));
+}
+
+#[test]
+fn sendfile_is_a_wait_for_its_source() {
+    a_copy_is_a_wait_for_its_source("sendfile");
+}
+
+#[test]
+fn splice_into_a_pipe_is_a_wait_for_its_source() {
+    a_copy_is_a_wait_for_its_source("splice");
+}
+
+#[test]
+fn copy_file_range_is_a_wait_for_its_source() {
+    a_copy_is_a_wait_for_its_source("copy");
+}
+
+/// The sleep is in a call on a file, and for the pipe.
+#[test]
+fn a_splice_into_a_full_pipe_does_not_wait_for_its_file() {
+    need!(may_measure());
+    let directory = Directory::new();
+    let file = directory.file(BYTES);
+    let run = run("full-pipe", &file, None);
+    let copy = run.call(&file, "copy");
+    assert_eq!(copy.bytes, BYTES as u64);
+    // The sleep counted as a wait would reach this limit.
+    assert!(u128::from(copy.wait_ns) < workload::SLEEP.as_nanos() / 2, "{copy:?}");
+}
+
 #[test]
 fn what_is_in_memory_is_a_cache_hit_without_a_wait() {
     need!(may_measure());
@@ -413,17 +451,43 @@ fn a_thread_that_a_ring_s_thread_wakes_does_not_count_again() {
     a_ring_is_waited_for("ring-passed-on");
 }
 
-/// Regression: as with a ring, and the operations of libaio have no tracepoint.
+/// Regression: as with a ring, and the operations of libaio have no tracepoint; their waits had no file.
+fn libaio_is_waited_for(what: &str) {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run(what, &file, Some(&throttle));
+    assert!(run.truth.waited_ns > 700_000_000, "{:?}", run.truth);
+    run.whole(run.report.full_wait_ns, &file, "full wait");
+    let aio = run.call(&file, "aio");
+    same(aio.wait_ns, run.truth.waited_ns, "the operations' wait");
+    // Each block is one call that submits it, and one that collects its event.
+    assert_eq!(aio.count, 2 * (BYTES / workload::BLOCK) as u64);
+    assert!(run.advice().contains("operations of libaio on data.bin"), "{}", run.advice());
+}
+
+#[test]
+fn libaio_is_waited_for_in_its_own_call() {
+    libaio_is_waited_for("libaio");
+}
+
 #[test]
 fn libaio_is_waited_for_in_epoll() {
-    let (_directory, file, throttle) = need!(throttled());
-    let run = run("libaio", &file, Some(&throttle));
-    assert!(run.truth.waited_ns > 700_000_000, "{:?}", run.truth);
-    // The operations have no file.
-    let aio = run.report.without_file.iter().find(|call| call.call == "aio").expect("it has a row");
-    let most = run.truth.waited_ns + run.report.wait_sum_ns - aio.wait_ns;
-    within(run.report.full_wait_ns, run.truth.waited_ns, most, "full wait");
-    same(aio.wait_ns, run.truth.waited_ns, "the operations' wait");
+    libaio_is_waited_for("libaio-epoll");
+}
+
+#[test]
+fn events_of_libaio_have_the_files_of_their_operations() {
+    need!(may_measure());
+    let directory = Directory::new();
+    let file = directory.file(BYTES);
+    let run = run("libaio-files", &file, None);
+    let blocks = (BYTES / workload::BLOCK) as u64;
+    let (first, second) = (run.call(&file, "aio"), run.call(&file.with_file_name("other.bin"), "aio"));
+    assert_eq!((first.count, second.count), (blocks, blocks));
+    // A call that submits operations on both is one on neither.
+    let submits = run.report.without_file.iter().find(|call| call.call == "aio").expect("they have a row");
+    assert_eq!(submits.count, blocks);
+    let waited_ns = first.wait_ns + second.wait_ns + submits.wait_ns;
+    same(waited_ns, run.truth.waited_ns, "the operations' wait");
 }
 
 /// The cause of the sleep's end is not visible here: a call on a socket continues to sleep when a completion interrupts it. So it
@@ -490,6 +554,19 @@ fn a_late_file_system_is_a_wait_above_the_device() {
     if run.alone() {
         assert!(run.advice().contains("no request was at a block device"), "{}", run.advice());
     }
+}
+
+/// Regression: sendfile from FUSE was in the row `elsewhere`.
+#[test]
+fn sendfile_from_a_late_file_system_is_a_wait_for_its_file() {
+    need!(may_measure());
+    let late = need!(Late::new(Duration::from_millis(40)));
+    let run = run("sendfile", &late.file(), None);
+    assert!(run.truth.waited_ns >= 40_000_000, "{:?}", run.truth);
+    run.whole(run.report.full_wait_ns, &late.file(), "full wait");
+    let copy = run.call(&late.file(), "copy");
+    assert_eq!(copy.bytes, BYTES as u64);
+    same(copy.wait_ns, run.truth.waited_ns, "the file's wait");
 }
 
 #[test]

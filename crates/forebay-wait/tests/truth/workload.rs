@@ -5,8 +5,8 @@
 //! thread (`schedstat`), independently of the code under test.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::{PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::asleep;
+use crate::asleep::{self, Way};
 
 /// Environment variables with the workload, its file, its throttled cgroup, and the place for the truth.
 pub const WHAT: &str = "FOREBAY_WAIT_WORKLOAD";
@@ -46,6 +46,10 @@ pub fn run() {
         "cached" => measured(|| drop(fs::read(&path).expect("it can be read"))),
         "buffered" => measured(|| buffered(&path)),
         "mmap" => measured(|| touch(&path)),
+        "sendfile" => measured(|| sendfile(&path)),
+        "splice" => measured(|| splice(&path)),
+        "copy" => measured(|| copy_range(&path)),
+        "full-pipe" => into_a_full_pipe(&path),
         "write" => measured(|| write_and_sync(&path)),
         "dsync" => measured(|| write_durably(&path)),
         "flags" => measured(|| write_with_flags(&path)),
@@ -64,7 +68,9 @@ pub fn run() {
         },
         "ring-passed-on" => asleep::passed_on(&path),
         "ring-socket" => asleep::for_a_socket(&path),
-        "libaio" => asleep::by_libaio(&path),
+        "libaio" => asleep::by_libaio(&path, Way::Enter),
+        "libaio-epoll" => asleep::by_libaio(&path, Way::Epoll),
+        "libaio-files" => asleep::by_libaio_of_two_files(&path),
         "idle" => asleep::idle(),
         "pool" => beside_a_futex(&path),
         "workers" => with_worker_rings(&path),
@@ -159,6 +165,65 @@ fn buffered(path: &Path) {
     forget(&file);
     let mut buffer = vec![0; BLOCK];
     while file.read(&mut buffer).expect("it can be read") > 0 {}
+}
+
+/// Makes a call that moves the next bytes of the file, which is not in memory, until there are no more.
+fn move_to_end(path: &Path, mut step: impl FnMut(RawFd) -> isize) {
+    let file = File::open(path).expect("it exists");
+    forget(&file);
+    loop {
+        match step(file.as_raw_fd()) {
+            0 => break,
+            bytes => assert!(bytes > 0, "{}", std::io::Error::last_os_error()),
+        }
+    }
+}
+
+fn sendfile(path: &Path) {
+    let nowhere = OpenOptions::new().write(true).open("/dev/null").expect("it exists");
+    move_to_end(path, |from| {
+        // SAFETY: both descriptors are open, and the null pointer stands for the file's own position.
+        unsafe { libc::sendfile(nowhere.as_raw_fd(), from, std::ptr::null_mut(), BLOCK) }
+    });
+}
+
+fn splice_block(from: RawFd, pipe: &PipeWriter) -> isize {
+    let null = std::ptr::null_mut();
+    // SAFETY: both descriptors are open, and a null pointer stands for a file's own position.
+    unsafe { libc::splice(from, null, pipe.as_raw_fd(), null, BLOCK, 0) }
+}
+
+fn splice(path: &Path) {
+    let (mut reader, writer) = std::io::pipe().expect("pipes exist");
+    let mut buffer = vec![0; BLOCK];
+    move_to_end(path, |from| {
+        let bytes = splice_block(from, &writer);
+        reader.read_exact(&mut buffer[..bytes.max(0) as usize]).expect("the pipe has them");
+        bytes
+    });
+}
+
+fn copy_range(path: &Path) {
+    let to = File::create(path.with_extension("copy")).expect("it can be made");
+    let null = std::ptr::null_mut();
+    move_to_end(path, |from| {
+        // SAFETY: both descriptors are open, and a null pointer stands for a file's own position.
+        unsafe { libc::copy_file_range(from, null, to.as_raw_fd(), null, BLOCK, 0) }
+    });
+}
+
+/// Splices a file in memory into a pipe that is full until somebody reads.
+fn into_a_full_pipe(path: &Path) -> Truth {
+    drop(fs::read(path).expect("it can be read"));
+    let begun = Instant::now();
+    let (mut reader, writer) = std::io::pipe().expect("pipes exist");
+    let file = File::open(path).expect("it exists");
+    std::thread::scope(|scope| {
+        scope.spawn(move || while splice_block(file.as_raw_fd(), &writer) > 0 {});
+        std::thread::sleep(SLEEP);
+        reader.read_to_end(&mut Vec::new()).expect("it is written");
+    });
+    Truth { waited_ns: 0, passed_ns: begun.elapsed().as_nanos() as u64 }
 }
 
 /// Touches every page of a map of the file, without read-ahead.
