@@ -9,7 +9,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 
 use super::clients::metric_is;
-use super::cluster::{Cluster, Member, within};
+use super::cluster::{Cluster, Member, until, within};
 use super::http::get;
 use crate::http::{PageSettings, metrics_page};
 use crate::mvcc::View;
@@ -101,7 +101,7 @@ async fn alerts_fire_without_a_majority() {
     let refused = within(KvClient::new(channel(member)).put(call)).await.unwrap_err();
     assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "etcdserver: no leader"));
     let failures = "etcd_network_peer_sent_failures_total";
-    within(async { while sum(&figures(member).await, failures, &[]) == 0.0 {} }).await;
+    until(async || sum(&figures(member).await, failures, &[]) > 0.0).await;
     let families = figures(member).await;
     for (alert, name, labels) in ALERTS {
         let has = |sample: &Sample| labels.iter().all(|label| sample.labels.contains_key(*label));

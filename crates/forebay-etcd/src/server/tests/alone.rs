@@ -8,7 +8,7 @@ use openraft::alias::{LeaderIdOf, VoteOf};
 use openraft::storage::RaftLogStorage;
 use openraft::vote::{RaftLeaderId, RaftVote};
 
-use super::cluster::{Cluster, Member, settled, within};
+use super::cluster::{Cluster, Member, settled, until, within};
 use super::healing::{remove_tables, states};
 use crate::proto::etcdserverpb::MemberAddRequest;
 use crate::proto::peer::member_change;
@@ -72,12 +72,7 @@ async fn a_member_goes_on_alone_where_the_others_are_lost() {
     cluster.members[0].start().await;
     cluster.members[1].start().await;
     let member = &cluster.members[2];
-    within(async {
-        while member.node().counts().foreign.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(async || member.node().counts().foreign.load(Ordering::Relaxed) > 0).await;
     cluster.members[0].put("former", "value").await.unwrap();
     member.put("alone", "value").await.unwrap();
     assert_eq!(member.get("former").await, None);

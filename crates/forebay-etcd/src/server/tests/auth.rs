@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use super::cluster::{Cluster, Member, made, settled, within};
+use super::cluster::{Cluster, Member, made, settled, until, within};
 use crate::mvcc::View;
 use crate::proto::authpb::permission::Type;
 use crate::proto::authpb::{Permission, UserAddOptions};
@@ -429,12 +429,7 @@ async fn leases_end_while_authentication_is_on() {
         // It may have ended already, on a busy machine.
         assert_eq!(gone.message(), Refusal::LeaseNotFound.text());
     }
-    within(async {
-        while member.local("key").await.is_some() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(async || member.local("key").await.is_none()).await;
     cluster.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use super::cluster::{Cluster, within};
+use super::cluster::{Cluster, until, within};
 use super::http::get;
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::kv_client::KvClient;
@@ -23,7 +23,7 @@ use crate::{Config, Server};
 /// Waits until a metric has a value.
 pub(super) async fn metric_is(address: &str, name: &str, value: &str) {
     let line = format!("\n{name} {value}\n");
-    within(async { while !get(address, 2379, "/metrics").await.1.contains(&line) {} }).await;
+    until(async || get(address, 2379, "/metrics").await.1.contains(&line)).await;
 }
 
 /// Regression: without them the alert for failed calls, which divides one by the other, never fired.
@@ -183,11 +183,6 @@ async fn a_lease_with_very_many_keys_ends() {
     leases.lease_grant(LeaseGrantRequest { ttl: 1, id: 8 }).await.unwrap();
     // It may end before all keys are attached: the rest is refused then.
     attach(8).await;
-    within(async {
-        while left().await != (0, 0) {
-            tokio::task::yield_now().await
-        }
-    })
-    .await;
+    until(async || left().await == (0, 0)).await;
     cluster.stop().await;
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use openraft::async_runtime::WatchReceiver;
 use tonic::Status;
 
@@ -87,6 +88,13 @@ impl Member {
         Ok(index)
     }
 
+    /// Puts pairs, many at once. Returns the index of the last entry.
+    pub(crate) async fn put_all(&self, pairs: impl IntoIterator<Item = (String, String)>) -> u64 {
+        let puts = pairs.into_iter().map(|(key, value)| async move { self.put(&key, &value).await.unwrap() });
+        let indexes: Vec<u64> = stream::iter(puts).buffer_unordered(50).collect().await;
+        indexes.into_iter().max().unwrap()
+    }
+
     /// Puts with a single proposal, whose outcome may be unknown.
     pub(crate) async fn put_once(&self, key: &str, value: &str) -> Result<u64, Status> {
         self.node().propose(put(key, value)).await.map(|(_, index)| index)
@@ -132,26 +140,14 @@ impl Member {
 
     /// Waits until the state has a format.
     pub(crate) async fn has_format(&self, format: u64) {
-        within(async {
-            while self.node().format() != format {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        until(async || self.node().format() == format).await;
     }
 
     /// Waits until the state has this version's own format, and its leader has nothing more to do for that.
     pub(crate) async fn has_latest_format(&self) {
         self.has_format(Formats::OWN.own).await;
-        within(async {
-            while !View::of(self.node().store()).await.unwrap().is_finished() {
-                tokio::task::yield_now().await;
-            }
-            while self.node().counts().proposals_pending.load(Ordering::Relaxed) != 0 {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        until(async || View::of(self.node().store()).await.unwrap().is_finished()).await;
+        until(async || self.node().counts().proposals_pending.load(Ordering::Relaxed) == 0).await;
     }
 
     /// Waits until this member has applied an entry.
@@ -185,6 +181,16 @@ impl Member {
 
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("a step of the test hangs")
+}
+
+/// Waits until this holds. The members have the processor between two looks.
+pub(crate) async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    within(async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
 }
 
 pub(crate) fn put(key: &str, value: &str) -> Change {

@@ -2,7 +2,7 @@
 
 use tonic::transport::Channel;
 
-use super::cluster::{Cluster, Member, is_unsettled, settled, within};
+use super::cluster::{Cluster, Member, is_unsettled, settled, until, within};
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::auth_client::AuthClient;
@@ -52,12 +52,7 @@ async fn history_goes_without_further_requests() {
     let member = &cluster.members[cluster.follower().await];
     put_and_compact(&mut KvClient::new(channel(member)), 100, false).await;
     for member in &cluster.members {
-        within(async {
-            while !is_finished(member).await {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        until(async || is_finished(member).await).await;
     }
     // Nothing is proposed any more, but for the first entry of a leader that a busy machine may elect.
     let (last, term) = (member.node().last_index(), member.node().term());

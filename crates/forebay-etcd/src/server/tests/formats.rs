@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
-use super::cluster::{Cluster, Member, within};
+use super::cluster::{Cluster, Member, until, within};
 use crate::proto::peer::MembersRequest;
 use crate::proto::peer::peer_client::PeerClient;
 use crate::version::Formats;
@@ -40,12 +40,7 @@ async fn members_without_a_common_format_refuse_each_other() {
     try_start(&mut cluster.members[2], SECOND).await.unwrap();
     let member = &cluster.members[0];
     member.put("key", "value").await.unwrap();
-    within(async {
-        while member.node().counts().foreign.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(async || member.node().counts().foreign.load(Ordering::Relaxed) > 0).await;
     assert!(cluster.members[2].local("key").await.is_none());
     let endpoint = Endpoint::from_shared(format!("http://{}:2380", member.address)).unwrap();
     let mut calls = PeerClient::new(endpoint.connect_lazy());

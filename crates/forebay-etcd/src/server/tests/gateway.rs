@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use super::cluster::{Cluster, Member, within};
+use super::cluster::{Cluster, Member, until, within};
 use super::http::get;
 use crate::http::RANGE_BYTES_MAX;
 
@@ -237,9 +237,9 @@ async fn a_client_that_goes_takes_its_key_out_of_the_queue() {
         let request = |lease| format!("{{\"name\":\"YQ==\",\"lease\":{lease}}}");
         assert_eq!(post(member, path, &request(1)).await.status, 200);
         let waits = send(member, ("POST", path), &BTreeMap::new(), &request(2)).await;
-        within(async { while queued().await != "2" {} }).await;
+        until(async || queued().await == "2").await;
         drop(waits);
-        within(async { while queued().await != "1" {} }).await;
+        until(async || queued().await == "1").await;
         asked(member, "/v3/kv/deleterange", "{\"key\":\"YS8=\",\"range_end\":\"YTA=\"}").await;
     }
     cluster.stop().await;

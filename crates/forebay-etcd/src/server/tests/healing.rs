@@ -1,6 +1,7 @@
 //! A member whose tables are damaged copies its state again from the others. If too few others have it, the damage is reported, and
 //! nothing wrong is served.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +10,11 @@ use std::time::Duration;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use super::cluster::{Cluster, Member, settled, within};
+use super::cluster::{Cluster, Member, settled, until, within};
 use super::http::get;
 use super::integrity::{alarms, damage, damage_tables};
 use crate::EndReason;
-use crate::mvcc::Damage;
+use crate::mvcc::{Damage, View};
 use crate::node::Node;
 use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::etcdserverpb::kv_client::KvClient;
@@ -21,7 +22,7 @@ use crate::proto::etcdserverpb::kv_client::KvClient;
 /// Keys with a value of 1,000 bytes each: a table of them is long.
 const KEYS: usize = 600;
 const FLAGS: [&str; 4] = [
-    "--forebay-scrub-interval=10ms",
+    "--forebay-scrub-interval=100ms",
     "--corrupt-check-time=1s",
     "--compact-hash-check-enabled=true",
     "--compact-hash-check-time=1s",
@@ -33,10 +34,8 @@ fn value(number: usize) -> String {
 
 /// Puts the keys, and has all members write them to tables.
 async fn fill(cluster: &Cluster) {
-    let mut last = 0;
-    for number in 0..KEYS {
-        last = cluster.members[0].put(&format!("key{number}"), &value(number)).await.unwrap();
-    }
+    let pairs = (0..KEYS).map(|number| (format!("key{number}"), value(number)));
+    let last = cluster.members[0].put_all(pairs).await;
     for member in &cluster.members {
         member.applied(last).await;
         member.node().store().flush().await.unwrap();
@@ -46,9 +45,14 @@ async fn fill(cluster: &Cluster) {
 /// Reads all keys at a member.
 async fn has_all(member: &Member) {
     settled(async || member.node().read_barrier().await).await.unwrap();
+    let view = View::of(member.node().store()).await.unwrap();
+    let all = RangeRequest { key: b"key".to_vec(), range_end: b"kez".to_vec(), ..RangeRequest::default() };
+    let pairs = view.range(&all).await.unwrap().kvs;
+    let pairs: HashMap<&[u8], &[u8]> = pairs.iter().map(|pair| (&pair.key[..], &pair.value[..])).collect();
     for number in 0..KEYS {
-        let found = member.local(&format!("key{number}")).await;
-        assert!(found.as_deref() == Some(&*value(number)), "{} has lost or changed key{number}", member.name);
+        let found = pairs.get(format!("key{number}").as_bytes()).copied();
+        let is_kept = found == Some(value(number).as_bytes());
+        assert!(is_kept, "{} has lost or changed key{number}", member.name);
     }
 }
 
@@ -79,25 +83,19 @@ pub(super) fn remove_tables(dir: &Path) {
 /// Damages the state that a member has now until this holds: a compaction may replace a damaged table before anything has read it.
 async fn damage_until(member: &Member, is_over: impl Fn() -> bool) {
     let states = states(member);
-    within(async {
-        while !is_over() {
-            for state in &states {
-                damage_tables(state);
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    until(async || {
+        let is_over = is_over();
+        if !is_over {
+            states.iter().for_each(|state| _ = damage_tables(state));
         }
+        is_over
     })
     .await;
 }
 
 /// Waits until a member has repaired its state so many times, and serves.
 async fn is_repaired(member: &Member, times: u64) {
-    within(async {
-        while repairs(member) < times || member.node().damage().is_some() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    until(async || repairs(member) >= times && member.node().damage().is_none()).await;
 }
 
 /// Writes at a member until the flag is set; puts may fail.
@@ -105,9 +103,9 @@ async fn write(node: Node, is_over: Arc<AtomicBool>) {
     let mut number = 0_u64;
     while !is_over.load(Ordering::Relaxed) {
         let key = format!("key{}", KEYS as u64 + number % 100);
-        if node.propose(super::cluster::put(&key, &"w".repeat(100))).await.is_err() {
-            tokio::task::yield_now().await;
-        }
+        let _ = node.propose(super::cluster::put(&key, &"w".repeat(100))).await;
+        // Without a pause the writers alone keep two processors busy.
+        tokio::time::sleep(Duration::from_millis(5)).await;
         number += 1;
     }
 }
@@ -188,12 +186,7 @@ async fn two_of_three_are_named_and_the_third_one_serves() {
     }
     for &at in &damaged {
         let member = &cluster.members[at];
-        within(async {
-            while member.node().counts().repairs_failed.load(Ordering::Relaxed) == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await;
+        until(async || member.node().counts().repairs_failed.load(Ordering::Relaxed) > 0).await;
         assert!(matches!(member.node().damage(), Some(Damage::Tables(_))));
         let endpoint = Endpoint::from_shared(format!("http://{}:2379", member.address)).unwrap();
         let request = RangeRequest { key: b"key0".to_vec(), serializable: true, ..RangeRequest::default() };

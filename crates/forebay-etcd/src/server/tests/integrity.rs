@@ -4,13 +4,12 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use forebay_test::draw;
 use futures_util::{StreamExt, stream};
 use tonic::transport::Channel;
 
-use super::cluster::{self, Cluster, Member, is_unsettled, within};
+use super::cluster::{self, Cluster, Member, is_unsettled, until, within};
 use super::http::get;
 use super::starts::open_files;
 use crate::mvcc::View;
@@ -36,27 +35,17 @@ fn sum(cluster: &Cluster, count: impl Fn(&Counts) -> &AtomicU64) -> u64 {
 /// Waits until the members that run have been compared so many times more.
 async fn are_compared(cluster: &Cluster, times: u64) {
     let before = sum(cluster, |counts| &counts.checks);
-    within(async {
-        while sum(cluster, |counts| &counts.checks) < before + times {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(async || sum(cluster, |counts| &counts.checks) >= before + times).await;
 }
 
 /// Waits until `member` knows of an alarm that names another member, or itself. An alarm without a name may precede it: while a
 /// member is not reached in time, the others may have no majority.
 async fn is_named(member: &Member, named: u64) {
-    within(async {
-        loop {
-            let found = alarms(member).await;
-            assert!(found.iter().all(|alarm| [0, named].contains(&alarm.member_id)), "{found:?}");
-            assert!(found.iter().all(|alarm| alarm.alarm() == AlarmType::Corrupt), "{found:?}");
-            if found.iter().any(|alarm| alarm.member_id == named) {
-                return;
-            }
-            tokio::task::yield_now().await;
-        }
+    until(async || {
+        let found = alarms(member).await;
+        assert!(found.iter().all(|alarm| [0, named].contains(&alarm.member_id)), "{found:?}");
+        assert!(found.iter().all(|alarm| alarm.alarm() == AlarmType::Corrupt), "{found:?}");
+        found.iter().any(|alarm| alarm.member_id == named)
     })
     .await;
 }
@@ -162,12 +151,7 @@ async fn a_comparison_at_intervals_needs_no_compaction() {
 async fn kill(member: &mut Member) {
     let kept = member.node().kept();
     drop(member.server.take());
-    within(async {
-        while kept.strong_count() > 0 || !open_files(&member.dir).is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    until(async || kept.strong_count() == 0 && open_files(&member.dir).is_empty()).await;
 }
 
 /// Checks, compactions, restarts, kills and installs of snapshots, with changes all the time: no alarm.
@@ -176,9 +160,9 @@ async fn no_difference_is_found_where_there_is_none() {
     let flags = [
         "--snapshot-count=60",
         "--snapshot-catchup-entries=5",
-        "--corrupt-check-time=20ms",
+        "--corrupt-check-time=50ms",
         "--compact-hash-check-enabled=true",
-        "--compact-hash-check-time=20ms",
+        "--compact-hash-check-time=50ms",
     ];
     let mut cluster = Cluster::start(3, &flags).await;
     let (mut round, mut installed) = (0, 0);
@@ -192,7 +176,7 @@ async fn no_difference_is_found_where_there_is_none() {
             kill(&mut cluster.members[away]).await;
         }
         let leader = cluster.leader().await;
-        for number in 0..120 {
+        for number in 0..80 {
             let member = &cluster.members[leader];
             member.put(&format!("key{}", number % 17), &format!("{round} {number}")).await.unwrap();
             if number % 40 == 20 {
@@ -242,15 +226,13 @@ pub(super) fn damage_tables(dir: &Path) -> usize {
 
 /// Waits until a member knows of damage.
 pub(super) async fn damage(member: &Member) -> String {
-    within(async {
-        loop {
-            if let Some(damage) = member.node().damage() {
-                return damage.to_string();
-            }
-            tokio::task::yield_now().await;
-        }
+    let mut found = None;
+    until(async || {
+        found = member.node().damage();
+        found.is_some()
     })
-    .await
+    .await;
+    found.unwrap().to_string()
 }
 
 /// Regression: a corrupted byte in the history was found by the client that read it, or never.
@@ -259,13 +241,11 @@ async fn the_scrub_finds_a_damaged_table_and_a_watch_that_meets_it_is_cancelled(
     // Two members are too few for one to be healed.
     let mut cluster = Cluster::start(2, &[]).await;
     let damaged = cluster.follower().await;
-    let mut last = 0;
     let mut random = draw::Random(7);
-    for number in 0..600 {
-        // Tables are compressed.
-        let value: String = (0..62).map(|_| format!("{:016x}", random.word())).collect();
-        last = cluster.members[damaged].put(&format!("key{number}"), &value).await.unwrap();
-    }
+    // Tables are compressed.
+    let mut value = || -> String { (0..62).map(|_| format!("{:016x}", random.word())).collect() };
+    let pairs = (0..600).map(|number| (format!("key{number}"), value()));
+    let last = cluster.members[damaged].put_all(pairs).await;
     cluster.members[damaged].applied(last).await;
     cluster.members[damaged].node().store().flush().await.unwrap();
     cluster.members[damaged].stop().await;
@@ -320,12 +300,7 @@ async fn the_scrub_names_a_member_whose_tables_are_not_those_of_its_sums() {
     let member = &cluster.members[cluster.follower().await];
     let key = put_new(member).await;
     let scrubs = || member.node().counts().scrubs.load(Ordering::Relaxed);
-    within(async {
-        while scrubs() < 2 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(async || scrubs() >= 2).await;
     assert_eq!(member.node().damage(), None);
     change_value(member, &key).await;
     let found = damage(member).await;

@@ -7,7 +7,7 @@ use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use tonic::transport::Channel;
 
-use super::cluster::{Cluster, Member, settled, within};
+use super::cluster::{Cluster, Member, settled, until, within};
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
 use crate::proto::etcdserverpb::{LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest};
 use crate::proto::peer::command::Change;
@@ -83,10 +83,9 @@ async fn tries_to_revoke(former: &Member, alive: &mut LeaseClient<Channel>) {
     let counts = former.node().counts();
     let (pending, failed) = (&counts.proposals_pending, &counts.proposals_failed);
     let failed_before = failed.load(Ordering::SeqCst);
-    within(async {
-        while pending.load(Ordering::SeqCst) == 0 && failed.load(Ordering::SeqCst) == failed_before {
-            assert_eq!(keep_alive(alive, 7).await, TTL_S);
-        }
+    until(async || {
+        assert_eq!(keep_alive(alive, 7).await, TTL_S);
+        pending.load(Ordering::SeqCst) > 0 || failed.load(Ordering::SeqCst) > failed_before
     })
     .await;
 }
@@ -108,17 +107,12 @@ async fn a_former_leader_does_not_revoke_what_the_next_one_keeps_alive() {
     former.node().set_unaware(false);
     let mut leadership = former.node().leadership();
     within(leadership.wait_for(|now| !now.is_own && now.leader.is_some())).await.unwrap();
-    within(async {
-        while former.node().counts().proposals_pending.load(Ordering::SeqCst) != 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(async || former.node().counts().proposals_pending.load(Ordering::SeqCst) == 0).await;
     assert_eq!(keep_alive(&mut alive, 7).await, TTL_S);
     assert!(former.get("leased").await.is_some());
 
     // Left alone, it ends: the next leader's own revocation is made.
-    within(async { while former.get("leased").await.is_some() {} }).await;
+    until(async || former.get("leased").await.is_none()).await;
     cluster.stop().await;
 }
 
@@ -143,11 +137,7 @@ async fn a_leader_that_leads_again_has_no_times_of_its_former_term() {
             for other in &others {
                 other.node().raft().trigger().transfer_leader(former.node().id()).await.unwrap();
             }
-            let led = async {
-                while !leads_again() {
-                    tokio::task::yield_now().await;
-                }
-            };
+            let led = until(async || leads_again());
             let _ = tokio::time::timeout(Duration::from_secs(1), led).await;
         }
     })
@@ -157,11 +147,7 @@ async fn a_leader_that_leads_again_has_no_times_of_its_former_term() {
     let before = reads.load(Ordering::SeqCst);
     let mut kept = std::pin::pin!(keep_alive(&mut alive, 7));
     // Refused, it is made again: this leader does not know yet since when it leads.
-    let is_made_again = async {
-        while reads.load(Ordering::SeqCst) < before + 2 {
-            tokio::task::yield_now().await;
-        }
-    };
+    let is_made_again = until(async || reads.load(Ordering::SeqCst) >= before + 2);
     let early = within(async {
         tokio::select! {
             // On a busy machine another one may lead.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use tonic::transport::Channel;
 
-use super::cluster::{Cluster, Member, within};
+use super::cluster::{Cluster, Member, until, within};
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
@@ -182,12 +182,7 @@ async fn members_of_different_states_are_not_a_cluster() {
     assert_eq!(ids.len(), 3);
     for member in &cluster.members {
         let counts = member.node().counts();
-        within(async {
-            while counts.foreign.load(Ordering::Relaxed) == 0 {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        until(async || counts.foreign.load(Ordering::Relaxed) > 0).await;
         assert_eq!(member.node().leader(), None);
     }
     cluster.stop().await;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_raft::RaftLog;
 
-use super::cluster::{Cluster, within};
+use super::cluster::{Cluster, until, within};
 use crate::Server;
 use crate::proto::etcdserverpb::{MemberAddRequest, MemberRemoveRequest};
 use crate::proto::peer::member_change;
@@ -108,12 +108,7 @@ async fn members_of_another_cluster_are_not_listened_to() {
     let mut terms = Vec::new();
     for member in &cluster.members {
         let counts = member.node().counts();
-        within(async {
-            while counts.foreign.load(Ordering::Relaxed) < 3 {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        until(async || counts.foreign.load(Ordering::Relaxed) >= 3).await;
         terms.push(member.node().leader());
     }
     assert_eq!(terms, [None, None]);

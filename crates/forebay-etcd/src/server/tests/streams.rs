@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 
-use super::cluster::{Cluster, Member, within};
+use super::cluster::{Cluster, Member, until, within};
 use crate::mvcc::tests::Real;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
@@ -43,12 +43,7 @@ fn counted<T: Clone + Send + 'static>(
 }
 
 async fn are_sent(sent: &AtomicUsize, least: usize) {
-    within(async {
-        while sent.load(Ordering::Relaxed) < least {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until(async || sent.load(Ordering::Relaxed) >= least).await;
 }
 
 /// Once, each keep-alive waited for a separate read round, and the requests behind it stayed unread. At about 2,000 of them, the

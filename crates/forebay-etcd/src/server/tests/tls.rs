@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::cluster::{Cluster, made, settled, within};
+use super::cluster::{Cluster, made, settled, until, within};
 use super::http::ask;
 use crate::proto::authpb::{Permission, UserAddOptions};
 use crate::proto::etcdserverpb::auth_client::AuthClient;
@@ -283,13 +283,9 @@ async fn members_and_clients_speak_tls_with_certificates() {
         stream.get_ref().1.peer_certificates().unwrap()[0].clone()
     };
     certificates.sign(&cluster.members[0].name, &address);
-    within(async {
-        loop {
-            match certificates.connect(&address, Some("client")).await {
-                Ok(stream) if of(&stream) != of(&before) => break,
-                _ => tokio::task::yield_now().await,
-            }
-        }
+    until(async || {
+        let stream = certificates.connect(&address, Some("client")).await;
+        stream.is_ok_and(|stream| of(&stream) != of(&before))
     })
     .await;
     cluster.stop().await;
@@ -424,12 +420,7 @@ async fn members_call_those_of_their_names_alone() {
             within(cluster.members[0].server.as_ref().unwrap().ready()).await;
         } else {
             let has_failed = || first.reached().values().any(|reached| reached.failures > 2);
-            within(async {
-                while !has_failed() {
-                    tokio::task::yield_now().await;
-                }
-            })
-            .await;
+            until(async || has_failed()).await;
             assert_eq!(first.leader(), None);
         }
         cluster.stop().await;
@@ -481,7 +472,7 @@ async fn a_member_calls_others_with_its_renewed_certificate() {
     certificates.sign(&member.name, &member.address);
     let after = in_file(&member.name);
     assert_ne!(before, after);
-    within(async { while caller().await != after {} }).await;
+    until(async || caller().await == after).await;
     cluster.stop().await;
 }
 
@@ -508,7 +499,7 @@ async fn a_certificate_is_refused_when_the_list_of_revoked_ones_has_it() {
         assert_eq!(certificates.is_served(&address, Some(name)).await, is_good, "{name}");
     }
     certificates.revoke(2, &[2, 3], true);
-    within(async { while certificates.is_served(&address, Some("second")).await {} }).await;
+    until(async || !certificates.is_served(&address, Some("second")).await).await;
     assert!(certificates.is_served(&address, Some("third")).await);
     cluster.stop().await;
 }
