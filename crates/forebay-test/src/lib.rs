@@ -59,3 +59,8 @@ pub fn number_from(variable: &str) -> Option<u64> {
 pub fn one_in(parts: usize) -> usize {
     if std::env::var_os("FOREBAY_SIM_SEEDS_MAX").is_some() { parts } else { 1 }
 }
+
+/// Returns 1 in an optimised build, which `scripts/test --long` makes, and `parts` otherwise.
+pub fn one_in_daily(parts: usize) -> usize {
+    if cfg!(debug_assertions) { parts } else { 1 }
+}

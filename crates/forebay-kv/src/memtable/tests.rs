@@ -121,13 +121,16 @@ fn it_answers_as_a_map_does() {
                     Bound::Excluded(high) => key < high,
                 }
             };
-            let inside = model.iter().filter(|((space, key), _)| *space == keyspace && is_in(key));
-            let mut expected: Vec<_> =
-                inside.filter_map(|((_, key), versions)| Some((key.clone(), at(versions, lsn)?))).collect();
-            if backwards {
-                expected.reverse();
-            }
-            expected.truncate(2000);
+            let of_keyspace = model.range((keyspace, Vec::<u8>::new())..(keyspace + 1, Vec::new()));
+            let inside = of_keyspace.filter(|((_, key), _)| is_in(key));
+            let visible = |((_, key), versions): (&(u32, Vec<u8>), &Vec<Version>)| {
+                Some((key.clone(), at(versions, lsn)?))
+            };
+            let expected: Vec<_> = if backwards {
+                inside.rev().filter_map(visible).take(2000).collect()
+            } else {
+                inside.filter_map(visible).take(2000).collect()
+            };
             let mut seen = Vec::new();
             while seen.len() < expected.len() + 1 {
                 let slice = |bound: &Bound<Vec<u8>>| bound.clone();
