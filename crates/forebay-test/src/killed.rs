@@ -25,7 +25,7 @@ pub struct Kills<'a> {
     pub worker: &'a str,
     /// The directory of all of them.
     pub dir: &'a Path,
-    /// The number of kills.
+    /// The number of kills in an optimised build; otherwise there are half as many.
     pub count: u64,
     /// The number where the tests are asked for little, or the machine is slow.
     pub least: u64,
@@ -42,7 +42,8 @@ impl Kills<'_> {
     /// If a process ended by itself, or cannot be started.
     pub fn run(&self, mut check: impl FnMut(u64, Vec<Line>)) {
         let begun = Instant::now();
-        let count = if crate::one_in(2) > 1 { self.least } else { self.count };
+        let count =
+            if crate::one_in(2) > 1 { self.least } else { self.count / crate::one_in_daily(2) as u64 };
         let mut life = 0;
         while life < count && (life < self.least || begun.elapsed() < self.time) {
             let lines = self.live(life).expect("a process that is killed");

@@ -194,7 +194,7 @@ fn attempt(world: &mut World, faults: bool, hits: &Cell<u64>) -> Result<(), Stri
 
 fn explore(faults: bool) {
     let (hits, lives) = (Cell::new(0), Cell::new(0));
-    worlds::explore(300, |world| {
+    worlds::explore(100, |world| {
         lives.set(lives.get() + 1);
         attempt(world, faults, &hits)
     });

@@ -82,7 +82,7 @@ fn pass_in_worlds(seeds: u64, rings: WorkerRings, stalls_ppm: u32) {
 
 #[test]
 fn in_worlds() {
-    pass_in_worlds(20, WorkerRings::Off, 20_000);
+    pass_in_worlds(20 / forebay_test::one_in_daily(2) as u64, WorkerRings::Off, 20_000);
     // Cases poll a future once and rely on the start of its operation.
     pass_in_worlds(8, WorkerRings::Always, 0);
 }

@@ -500,7 +500,7 @@ fn explore_with(shards: usize) {
         let mut world = World::new(world.seed()).config(config);
         attempt(&mut world)
     };
-    worlds::explore(30, attempt);
+    worlds::explore(15, attempt);
 }
 
 /// One shard runs a long compaction in pieces, and each replaces a part of the last level.
@@ -513,7 +513,7 @@ fn power_cuts_between_the_pieces_of_compactions_lose_nothing() {
 fn power_cuts_during_divided_compactions_lose_nothing() {
     explore_with(4);
     let is_single = worlds::is_single();
-    assert!(is_single || DIVIDED.load(Ordering::Relaxed) > 20, "{DIVIDED:?} lives had divided compactions");
+    assert!(is_single || DIVIDED.load(Ordering::Relaxed) > 10, "{DIVIDED:?} lives had divided compactions");
 }
 
 /// A last level and four tables above it that are together a twentieth as long. Once, at rest, they were merged because they were

@@ -271,7 +271,7 @@ fn check(
 
 /// Applies each damage at one boundary in `parts`, at different boundaries for each damage.
 fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage], parts: usize) {
-    let (place, step) = (dir(), parts * forebay_test::one_in(4));
+    let (place, step) = (dir(), parts * forebay_test::one_in(4).max(forebay_test::one_in_daily(2)));
     let older = (0..LOADED).map(|number| (key(number), value(number))).collect();
     let scene = Scene { engine, made, row_at: place.path().join("row"), values, older };
     let (mut found, mut whole, mut salvaged) = (0, 0, Vec::new());

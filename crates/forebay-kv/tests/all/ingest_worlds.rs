@@ -313,12 +313,12 @@ fn attempt(world: &mut World, trouble: Trouble) -> std::result::Result<(), Strin
 
 #[test]
 fn an_ingest_is_there_whole_or_not_at_all_across_power_cuts() {
-    worlds::explore(100, |world| attempt(world, Trouble::Crashes));
+    worlds::explore(50, |world| attempt(world, Trouble::Crashes));
 }
 
 #[test]
 fn an_ingest_is_there_whole_or_not_at_all_on_failing_disks() {
-    worlds::explore(100, |world| attempt(world, Trouble::Errors));
+    worlds::explore(50, |world| attempt(world, Trouble::Errors));
 }
 
 /// A relaxed write that has returned before the start of an ingest is as durable as the ingest: a store must not lose the older of

@@ -1,5 +1,5 @@
 //! The n-th call to the disk fails, for each n. After each run the store is opened again, and the oracle of the simulation judges its
-//! contents. From the twentieth call on, increasingly many calls are skipped, so that the test ends.
+//! contents. The larger n is, the more calls are skipped, so that the test ends.
 
 use forebay::Engine;
 use forebay_sim::{Dirty, Fault, Rule};
@@ -9,7 +9,8 @@ use crate::simulation::program::{self, Plan, SharedModel};
 use crate::simulation::store::Shape;
 
 fn each_call(call: Call, seed: u64) {
-    let next = |n: u64| n + 1 + n * forebay_test::one_in(5) as u64 / 20;
+    let parts = forebay_test::one_in(5).max(forebay_test::one_in_daily(3)) as u64;
+    let next = |n: u64| n + 1 + n * parts / 20;
     nth_call::each(call, seed, next, |seed| {
         let (shared, shape) = (SharedModel::default(), Shape { memtable_bytes: 16 << 10, ..Shape::of(seed) });
         async move |engine: Engine, rules: Option<Vec<Rule>>| {

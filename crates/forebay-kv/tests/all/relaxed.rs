@@ -223,7 +223,7 @@ fn attempt(world: &mut World) -> Result<(), String> {
 
 #[test]
 fn power_cuts_take_back_the_last_writes_only() {
-    worlds::explore(150, attempt);
+    worlds::explore(75, attempt);
 }
 
 /// Story: the etcd server's Raft log has all that its store has, and yet each put wrote and flushed the store's log as well: a

@@ -386,7 +386,7 @@ fn attempt(world: &mut World) -> Result<(), String> {
 
 #[test]
 fn power_cuts_lose_no_value_that_stays_in_its_file() {
-    worlds::explore(100, attempt);
+    worlds::explore(50, attempt);
     let lives = LIVES_WITH_FILES.load(Ordering::Relaxed);
     assert!(worlds::is_single() || lives > 5, "{lives} lives had files of values");
 }

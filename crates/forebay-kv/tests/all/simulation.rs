@@ -49,12 +49,12 @@ fn explore(trouble: Trouble, seeds: u64) {
 
 #[test]
 fn crashes_lose_nothing_that_was_acknowledged() {
-    explore(Trouble::Crashes, 150);
+    explore(Trouble::Crashes, 75);
 }
 
 #[test]
 fn errors_make_the_store_read_only_and_opening_it_again_recovers() {
-    explore(Trouble::Errors, 150);
+    explore(Trouble::Errors, 75);
 }
 
 /// The same seed gives the same run.

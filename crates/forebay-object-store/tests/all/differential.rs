@@ -391,8 +391,9 @@ async fn random_operations_have_the_results_of_local_file_system() {
     if let Ok(seed) = std::env::var("FOREBAY_DIFFERENTIAL_SEED") {
         return compare(seed.parse().expect("a number"), 400).await;
     }
+    let parts = forebay_test::one_in(4).max(forebay_test::one_in_daily(2)) as u64;
     let seeds = std::env::var("FOREBAY_DIFFERENTIAL_SEEDS")
-        .map_or(20 / forebay_test::one_in(4) as u64, |seeds| seeds.parse().expect("a number"));
+        .map_or(20 / parts, |seeds| seeds.parse().expect("a number"));
     for seed in 1..=seeds {
         compare(seed, 400).await;
     }

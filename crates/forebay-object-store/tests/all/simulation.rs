@@ -405,12 +405,12 @@ fn explore(trouble: Trouble, seeds: u64) {
 
 #[test]
 fn an_object_is_there_whole_or_not_at_all_after_a_power_cut() {
-    explore(Trouble::Crashes, 80);
+    explore(Trouble::Crashes, 40);
 }
 
 #[test]
 fn the_same_on_disks_that_fail() {
-    explore(Trouble::Errors, 80);
+    explore(Trouble::Errors, 40);
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn run(root: &FsPath, number: u64, lines: u64, killed_after: Option<usize>) -> V
 #[test]
 fn no_update_of_many_processes_is_lost() {
     let root = dir();
-    let lines = LINES / forebay_test::one_in(4) as u64;
+    let lines = LINES / forebay_test::one_in(4).max(forebay_test::one_in_daily(2)) as u64;
     let reports: Vec<String> = thread::scope(|threads| {
         let lane = |lane: u64| {
             let root = root.path();

@@ -284,7 +284,7 @@ fn agree(closed: bool) {
     let (files, all) = base(closed);
     let (engine, dir) = (engine(), dir());
     let (mut wrong, mut refused, mut count) = (Vec::new(), 0, 0);
-    let step = forebay_test::one_in(7);
+    let step = forebay_test::one_in(7).max(forebay_test::one_in_daily(3));
     for (name, damaged) in damages(&files).into_iter().step_by(step) {
         let case = Case { engine: &engine, dir: dir.path(), all: &all, name };
         count += 1;

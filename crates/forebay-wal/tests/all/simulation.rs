@@ -90,24 +90,24 @@ fn explore(trouble: Trouble, seeds: u64) {
 
 #[test]
 fn crashes_lose_nothing_that_was_acknowledged() {
-    explore(Trouble::Crashes, 700);
+    explore(Trouble::Crashes, 200);
 }
 
 #[test]
 fn errors_poison_the_log_and_opening_it_again_recovers() {
-    explore(Trouble::Errors, 600);
+    explore(Trouble::Errors, 160);
 }
 
 /// The promises of an honest log when flushes lie. Records acknowledged before the lies are there. Other
 /// missing records are at the end or are named. No record is there that was never appended.
 #[test]
 fn lying_flushes_take_the_end_and_nothing_else() {
-    explore(Trouble::Lies, 300);
+    explore(Trouble::Lies, 100);
 }
 
 #[test]
 fn damage_is_named_or_at_most_the_last_group() {
-    explore(Trouble::Damage, 600);
+    explore(Trouble::Damage, 160);
 }
 
 /// The same seed is the same run.
