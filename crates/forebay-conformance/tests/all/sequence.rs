@@ -72,7 +72,7 @@ fn start(driver: DriverChoice) -> Option<Engine> {
 fn follow_all(engine: &Engine, test: &str, follow: &Follow<'_>) {
     let seeds = match number("FOREBAY_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("FOREBAY_SEEDS").unwrap_or(200),
+        None => 0..number("FOREBAY_SEEDS").unwrap_or(200 / forebay_test::one_in_daily(2) as u64),
     };
     let mut total = Report::default();
     for seed in seeds {
@@ -145,7 +145,7 @@ fn tell_simulated(failing: &sim::FailedSeed) -> String {
 #[test]
 fn sequences_in_worlds() {
     let mut total = Report::default();
-    let explored = sim::explore(0..1000, |seed| {
+    let explored = sim::explore(0..1000 / forebay_test::one_in_daily(3) as u64, |seed| {
         total += sequence::simulate(seed, &sequence::seeded(seed, STEPS))?;
         Ok::<(), sequence::SimulationError>(())
     });

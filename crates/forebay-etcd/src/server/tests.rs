@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cluster::{Cluster, settled, within};
 use futures_util::FutureExt;
@@ -176,6 +177,8 @@ async fn a_rolling_restart_loses_nothing_that_was_acknowledged() {
                     Ok(_) => acknowledged.push(key),
                     Err(_) => refused += 1,
                 }
+                // The members have the processor in between.
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
             (acknowledged, refused)
         })

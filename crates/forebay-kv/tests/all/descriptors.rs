@@ -37,7 +37,7 @@ async fn check(store: &Store, keyspace: u64) -> forebay_kv::Result<()> {
 
 #[test]
 fn four_hundred_keyspaces_with_few_descriptors() {
-    with_descriptors("descriptors::four_hundred_keyspaces_with_few_descriptors", &[64, 128, 256], |limit| {
+    with_descriptors("descriptors::four_hundred_keyspaces_with_few_descriptors", &[64, 256], |limit| {
         let (engine, dir) = (common::engine(), common::dir());
         let options = || common::options().memory_bytes_max(64 << 20);
         futures::executor::block_on(async {

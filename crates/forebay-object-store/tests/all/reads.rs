@@ -421,7 +421,7 @@ async fn reads_and_writes_are_of_the_stores_class() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_beyond_the_limit_of_open_files_take_turns() {
     let root = dir();
-    for number in 0..1500 {
+    for number in 0..900 {
         write(root.path(), &number.to_string(), 5000);
     }
     let engine = engine();
@@ -445,7 +445,7 @@ async fn calls_beyond_the_limit_of_open_files_take_turns() {
     }
     assert!(kept.len() > 200, "{} are kept", kept.len());
     let mut peak = 0;
-    let mut calls: futures::stream::FuturesUnordered<_> = (300..1500).map(read).collect();
+    let mut calls: futures::stream::FuturesUnordered<_> = (300..900).map(read).collect();
     let mut done = 0;
     while let Some(result) = calls.next().await {
         result.unwrap();
@@ -457,7 +457,7 @@ async fn calls_beyond_the_limit_of_open_files_take_turns() {
     // Two for each: 4 that stay, 64 that were polled, 64 that queued; and some that the shards have not closed yet.
     assert!(peak <= 2 * (4 + 64 + 64) + 60, "{peak} descriptors");
     let puts =
-        (0..1500).map(|number| {
+        (0..600).map(|number| {
             let store = store.clone();
             async move {
                 store.put(&Path::from(format!("put/{number}")), bytes_of(0..3000).into()).await.map(drop)
@@ -476,7 +476,7 @@ async fn calls_beyond_the_limit_of_open_files_take_turns() {
     for result in futures::future::join_all(kept).await {
         result.unwrap();
     }
-    assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count(), 1500);
+    assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count(), 600);
 }
 
 /// Gets beyond the limit of open files read their bytes in their turn and kept them until their streams were polled: ten thousand of 8 MiB

@@ -23,10 +23,12 @@ const VALUE_BYTES: usize = 50_000;
 
 /// Makes the keys, with a changed half. Returns the revision before the changes.
 async fn fill(member: &Member) -> i64 {
-    for number in 0..KEYS + KEYS / 2 {
+    let pair = |number: usize| {
         let value = char::from(b'a' + (number % 26) as u8).to_string().repeat(VALUE_BYTES);
-        member.put(&format!("key{:03}", number % KEYS), &value).await.unwrap();
-    }
+        (format!("key{:03}", number % KEYS), value)
+    };
+    member.put_all((0..KEYS).map(pair)).await;
+    member.put_all((KEYS..KEYS + KEYS / 2).map(pair)).await;
     KEYS as i64 + 1
 }
 
@@ -243,10 +245,11 @@ async fn a_range_goes_on_at_its_revision_when_its_client_does() {
         let mut keys = client(member);
         let parts = within(keys.range_stream(request.clone())).await.unwrap().into_inner();
         metric_is(&member.address, "forebay_etcd_long_ranges_stalled", "1").await;
-        for number in 0..KEYS {
-            member.put(&format!("key{number:03}"), &"other".repeat(100)).await.unwrap();
-            member.put(&format!("key{number:03}, too"), "new").await.unwrap();
-        }
+        let pairs = (0..KEYS).flat_map(|number| {
+            [("", "other".repeat(100)), (", too", "new".to_owned())]
+                .map(|(end, value)| (format!("key{number:03}{end}"), value))
+        });
+        member.put_all(pairs).await;
         assert_eq!(collected(parts, RangeResponse::default(), revision).await, expected, "{request:?}");
         fill(member).await;
     }

@@ -82,7 +82,7 @@ async fn keep_alives_share_rounds_and_are_read_before_their_replies_are() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn very_many_watches_on_a_stream_have_their_events() {
     let mut cluster = Cluster::start(1, &[]).await;
-    let (watches, keys) = (10_000, 100);
+    let (watches, keys) = (7_000, 100);
     let key = move |at: usize| format!("key{}", at % keys).into_bytes();
     let put_all = async |value: &str| {
         let put = |at| PutRequest { key: key(at), value: value.into(), ..Default::default() };
