@@ -134,7 +134,7 @@ fn load(config: Config, tasks: u64, operations: u64) -> Tally {
 
 #[test]
 fn ten_thousand_tasks() {
-    load(config().arena_bytes_max(512 << 20), TASKS, 100_000);
+    load(config().arena_bytes_max(512 << 20), TASKS, 50_000);
 }
 
 #[test]

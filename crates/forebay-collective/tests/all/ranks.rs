@@ -49,7 +49,7 @@ fn open(engine: &Engine, path: &Path, open: Open) -> File {
 }
 
 fn bytes_of_all(ranges: &[Range<u64>]) -> Vec<u8> {
-    ranges.iter().flat_map(|range| bytes_of(range.clone())).collect()
+    ranges.iter().map(|range| bytes_of(range.clone())).collect::<Vec<_>>().concat()
 }
 
 #[test]

@@ -75,6 +75,6 @@ pub(crate) fn modes() -> [Open; 4] {
 pub(crate) fn assert_file(path: &Path, expected: &[u8], what: &str) {
     let found = std::fs::read(path).unwrap();
     assert_eq!(found.len(), expected.len(), "length, {what}");
-    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
-    assert_eq!(differs, None, "first wrong byte, {what}");
+    let differs = || found.iter().zip(expected).position(|(found, expected)| found != expected);
+    assert!(found == expected, "first wrong byte {:?}, {what}", differs());
 }
