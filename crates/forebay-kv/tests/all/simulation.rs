@@ -1,4 +1,4 @@
-//! Thousands of stores in simulated worlds. Several tasks put, delete, swap and read; disks fail and tear
+//! Stores in simulated worlds. Several tasks put, delete, swap and read; disks fail and tear
 //! writes; the power fails. After each life an oracle decides whether the contents of the store are possible.
 
 pub(crate) mod model;

@@ -1,4 +1,4 @@
-//! Thousands of logs in simulated worlds: several tasks append, truncate, read; disks fail, lie and decay;
+//! Logs in simulated worlds: several tasks append, truncate, read; disks fail, lie and decay;
 //! the power fails. After each life an oracle decides whether the recovered contents, and recovery's report,
 //! are possible.
 
