@@ -228,6 +228,13 @@ fn cycle(graph: &DiGraph<usize, Dependency>, history: &[Transaction], level: Lev
     for node in graph.node_indices() {
         looked.add_node(graph[node]);
     }
+    // By node, as most nodes have an edge of time to most others.
+    let mut overwriters = vec![Vec::new(); graph.node_count()];
+    for edge in graph.edge_indices().filter(|edge| graph[*edge] == Dependency::Overwrites) {
+        if let Some((from, to)) = graph.edge_endpoints(edge) {
+            overwriters[from.index()].push(to);
+        }
+    }
     for edge in graph.edge_indices() {
         let Some((from, to)) = graph.edge_endpoints(edge) else { continue };
         let kind = graph[edge];
@@ -236,11 +243,8 @@ fn cycle(graph: &DiGraph<usize, Dependency>, history: &[Transaction], level: Lev
         } else if kind != Dependency::Overwrites {
             looked.add_edge(from, to, vec![kind]);
             // One rw dependency may follow each other one.
-            for next in graph.neighbors(to) {
-                let next_edge = graph.find_edge(to, next);
-                if next_edge.is_some_and(|edge| graph[edge] == Dependency::Overwrites) {
-                    looked.add_edge(from, next, vec![kind, Dependency::Overwrites]);
-                }
+            for next in &overwriters[to.index()] {
+                looked.add_edge(from, *next, vec![kind, Dependency::Overwrites]);
             }
         }
     }

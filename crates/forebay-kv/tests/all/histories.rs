@@ -37,7 +37,7 @@ impl Recorder {
 
     /// Returns whether so many have met that the history shows something.
     fn is_enough(&self) -> bool {
-        self.count(Fate::Committed) > 20 && self.count(Fate::Aborted) > 10
+        self.count(Fate::Committed) > 20 && self.count(Fate::Aborted) > 20
     }
 
     /// Adds a transaction whose outcome is not known yet; returns its place.
