@@ -6,7 +6,6 @@
 //! [`backend`](crate::backend) has the ways; a [`reader`] counts in the phases of a sample.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use anyhow::Context as _;
 use forebay::Polling;
 
 use crate::backend::{self, Backend, Calls, Setup, Target};
+use crate::backing_device::queue_setting;
 use crate::commands;
 use crate::context;
 use crate::fio::FioJob;
@@ -281,10 +281,7 @@ fn mark_unpolled(row: &mut Row, polls: Option<bool>) {
 
 /// Returns whether the device of a `stat` file has poll queues; a partition uses the queue of its disk.
 fn has_poll_queues(stat: &Path) -> Option<bool> {
-    let device = fs::canonicalize(stat.parent()?).ok()?;
-    let read = |directory: &Path| fs::read_to_string(directory.join("queue/io_poll")).ok();
-    let text = read(&device).or_else(|| read(device.parent()?))?;
-    Some(text.trim() == "1")
+    Some(queue_setting(stat, "io_poll")? == "1")
 }
 
 /// Returns who counts system calls: the kernel, if it lets this user, or else the rows.
