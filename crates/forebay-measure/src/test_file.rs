@@ -107,18 +107,7 @@ impl TestFile {
             .map_err(|error| no_space(&directory, bytes, &error))?;
         step.finish("on the device");
         let handle = open_to_read(&path)?;
-        let device_stat = device_stat(&handle);
-        Ok(Self {
-            io_limit: IoLimit::of_device(device_stat.as_deref()),
-            preconditions: Preconditions::of_file(&handle, bytes, device_stat.as_deref()),
-            device_stat,
-            path,
-            bytes,
-            pattern: Some(pattern),
-            filesystem,
-            handle,
-            temp: Some(temp),
-        })
+        Ok(Self { temp: Some(temp), ..Self::opened(path, filesystem, handle, bytes, Some(pattern)) })
     }
 
     /// Opens an existing file or device, of which at most `limit` bytes are used. `pattern` is what it holds.
@@ -144,20 +133,14 @@ impl TestFile {
             .into());
         }
         require_direct(&path, &filesystem)?;
+        Ok(Self::opened(path, filesystem, handle, bytes, pattern))
+    }
+
+    fn opened(path: PathBuf, filesystem: String, handle: File, bytes: u64, pattern: Option<Pattern>) -> Self {
         let device_stat = device_stat(&handle);
         let preconditions = Preconditions::of_file(&handle, bytes, device_stat.as_deref());
         let io_limit = IoLimit::of_device(device_stat.as_deref());
-        Ok(Self {
-            device_stat,
-            io_limit,
-            preconditions,
-            path,
-            bytes,
-            pattern,
-            filesystem,
-            handle,
-            temp: None,
-        })
+        Self { path, bytes, pattern, device_stat, io_limit, preconditions, filesystem, handle, temp: None }
     }
 }
 
