@@ -4,7 +4,6 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
@@ -17,15 +16,14 @@ use crate::context::Context;
 use crate::experiment::{Parameters, parameters};
 use crate::pattern::{Pattern, SplitMix};
 use crate::preconditions::Preconditions;
-use crate::progress::{Step, Unit};
+use crate::progress::Unit;
 use crate::residency::{evict, resident_bytes};
 use crate::scratch_dir::ScratchDir;
-use crate::test_file::check_space;
+use crate::test_file::{by_several, check_space};
 use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
 const WRITE_BYTES: u64 = 1 << 20;
-const WRITERS: usize = 4;
 /// The largest share of the files in memory at which they count as cold.
 const COLD_SHARE: f64 = 0.01;
 
@@ -74,7 +72,12 @@ impl Files {
         let directory = scratch.temp_directory(context, "files")?;
         let label = format!("write {} in {} file(s)", show_bytes(bytes), file_set.files);
         let step = context.step(label, u64::from(file_set.files), Unit::Count);
-        write(directory.path(), file_set, &step).map_err(|error| refused(scratch, &error))?;
+        let written = by_several(u64::from(file_set.files), WRITE_BYTES as usize, |number, buffer| {
+            one(&FileSet::path(directory.path(), number as u32), file_set, number as u32, buffer)?;
+            step.set(number + 1);
+            Ok(())
+        });
+        written.map_err(|error| refused(scratch, &error))?;
         step.finish("on the device");
         let first = File::open(FileSet::path(directory.path(), 0))?;
         let device_stat = device_stat(&first);
@@ -113,36 +116,6 @@ fn refused(scratch: &ScratchDir, error: &io::Error) -> anyhow::Error {
         _ => return anyhow::anyhow!("the files could not be written in {}: {error}", scratch.directory.display()),
     }
     .into()
-}
-
-fn write(directory: &Path, file_set: FileSet, step: &Step) -> io::Result<()> {
-    let next = AtomicU32::new(0);
-    let outcomes = std::thread::scope(|scope| {
-        let writers: Vec<_> =
-            (0..WRITERS).map(|_| scope.spawn(|| writer(directory, file_set, &next, step))).collect();
-        writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-    });
-    for outcome in outcomes {
-        outcome.map_err(|_| io::Error::other("a writing thread panicked"))??;
-    }
-    Ok(())
-}
-
-fn writer(directory: &Path, file_set: FileSet, next: &AtomicU32, step: &Step) -> io::Result<()> {
-    let mut buffer = AlignedBuffer::new(WRITE_BYTES as usize);
-    loop {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        if number >= file_set.files {
-            return Ok(());
-        }
-        let made = one(&FileSet::path(directory, number), file_set, number, &mut buffer);
-        if made.is_err() {
-            // The other threads end, too.
-            next.store(file_set.files, Ordering::Relaxed);
-            return made;
-        }
-        step.set(u64::from(number) + 1);
-    }
 }
 
 fn one(path: &Path, file_set: FileSet, number: u32, buffer: &mut AlignedBuffer) -> io::Result<()> {

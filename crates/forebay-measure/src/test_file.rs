@@ -4,8 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
 
@@ -229,36 +228,50 @@ pub(super) fn write_pieces(
     step: &Step,
 ) -> io::Result<()> {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)?;
-    let next = AtomicU64::new(0);
     let written = AtomicU64::new(0);
-    let failed = AtomicBool::new(false);
-    let first_error = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..WRITERS {
-            scope.spawn(|| {
-                let mut buffer = AlignedBuffer::new(request);
-                while !failed.load(Ordering::Relaxed) {
-                    let offset = next.fetch_add(request as u64, Ordering::Relaxed);
-                    if offset >= bytes {
-                        break;
-                    }
-                    let length = (request as u64).min(bytes - offset) as usize;
-                    let memory = &mut buffer.bytes_mut()[..length];
-                    fill(offset, memory);
-                    if let Err(error) = file.write_all_at(memory, offset) {
-                        failed.store(true, Ordering::Relaxed);
-                        first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                        break;
-                    }
-                    step.set(written.fetch_add(length as u64, Ordering::Relaxed) + length as u64);
-                }
-            });
+    by_several(bytes.div_ceil(request as u64), request, |number, buffer| {
+        let offset = number * request as u64;
+        let length = (request as u64).min(bytes - offset) as usize;
+        let memory = &mut buffer.bytes_mut()[..length];
+        fill(offset, memory);
+        file.write_all_at(memory, offset)?;
+        step.set(written.fetch_add(length as u64, Ordering::Relaxed) + length as u64);
+        Ok(())
+    })?;
+    file.sync_all()
+}
+
+/// Does the work of each number below `count`, on several threads with a buffer each, until one fails.
+///
+/// # Errors
+/// Fails as the work does.
+pub(super) fn by_several(
+    count: u64,
+    buffer_bytes: usize,
+    work: impl Fn(u64, &mut AlignedBuffer) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let next = AtomicU64::new(0);
+    let writer = || {
+        let mut buffer = AlignedBuffer::new(buffer_bytes);
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return Ok(());
+            }
+            if let Err(error) = work(number, &mut buffer) {
+                // The others need not go on.
+                next.store(count, Ordering::Relaxed);
+                return Err(error);
+            }
         }
-    });
-    match first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error),
-        None => file.sync_all(),
-    }
+    };
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS).map(|_| scope.spawn(writer)).collect();
+        let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        ended.into_iter().try_for_each(|end| -> io::Result<()> {
+            end.map_err(|_| io::Error::other("a writing thread panicked"))?
+        })
+    })
 }
 
 /// Rejects file systems in memory. Their files have no device to measure, although some kernels let them be
