@@ -154,6 +154,12 @@ impl Experiment {
         self
     }
 
+    /// Adds rows.
+    pub fn with_rows(mut self, rows: impl IntoIterator<Item = Row>) -> Self {
+        self.rows.extend(rows);
+        self
+    }
+
     /// Sets the title, and the heading that it shares with the experiments that belong together.
     pub fn titled(&mut self, title: impl Into<String>, heading: impl Into<String>) {
         (self.title, self.heading) = (title.into(), heading.into());
@@ -249,6 +255,15 @@ impl Row {
             values.into_iter().filter_map(|(name, values)| Some((name.to_owned(), median(values)?)));
         let metrics = medians.collect();
         Self { name: name.into(), metrics: Metrics(metrics), samples, ..Self::default() }
+    }
+
+    /// Returns a row with a sample of the known figures of each repeat.
+    pub fn of_repeats<'a, F: Into<Option<f64>>, S: IntoIterator<Item = (&'a str, F)>>(
+        name: impl Into<String>,
+        repeats: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let sample = |(repeat, figures): (u32, S)| Sample { repeat, metrics: figures.into_iter().collect() };
+        Self::from_samples(name, (0..).zip(repeats).map(sample).collect())
     }
 
     /// Returns a row that could not be measured here, with the reason.
@@ -354,6 +369,13 @@ impl Metrics {
     /// Returns the value of a metric.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
+    }
+}
+
+impl<'a, F: Into<Option<f64>>> FromIterator<(&'a str, F)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (&'a str, F)>>(figures: I) -> Self {
+        let known = figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.into()?)));
+        Self(known.filter(|(_, value)| value.is_finite()).collect())
     }
 }
 
@@ -524,9 +546,7 @@ mod tests {
     use super::*;
 
     fn sample(repeat: u32, iops: f64) -> Sample {
-        let mut metrics = Metrics::default();
-        metrics.set(metric::IOPS, iops);
-        Sample { repeat, metrics }
+        Sample { repeat, metrics: Metrics::from_iter([(metric::IOPS, iops)]) }
     }
 
     #[test]
@@ -555,5 +575,6 @@ mod tests {
         let mut metrics = Metrics::default();
         metrics.set("x", f64::NAN).set("y", 1.0);
         assert_eq!(metrics.0.len(), 1);
+        assert_eq!(metrics, Metrics::from_iter([("x", Some(f64::NAN)), ("y", Some(1.0)), ("z", None)]));
     }
 }

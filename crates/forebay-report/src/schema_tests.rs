@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::environment::Environment;
-use crate::result::{Experiment, Metrics, Report, Row, Sample, metric};
+use crate::result::{Experiment, Report, Row, metric};
 
 /// Makes the file anew; an entry in the changelog belongs to it, and a new [`SCHEMA`](crate::result::SCHEMA) where a field
 /// changed its meaning.
@@ -36,13 +36,8 @@ fn the_schema_is_that_of_the_types() {
 
 #[test]
 fn a_document_follows_the_schema_and_a_wrong_one_does_not() {
-    let mut metrics = Metrics::default();
-    metrics.set(metric::IOPS, 1.5);
-    let mut experiment = Experiment::new("random", "how").parameter("depth", 8);
-    experiment.rows = vec![
-        Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]),
-        Row::skipped("buffered", "refused"),
-    ];
+    let rows = [Row::of_repeats("direct", [[(metric::IOPS, 1.5)]]), Row::skipped("buffered", "refused")];
+    let experiment = Experiment::new("random", "how").parameter("depth", 8).with_rows(rows);
     let report = Report::new(Environment::default(), vec![experiment]);
     let whole: Value = serde_json::from_str(&report.to_json().expect("finite")).expect("JSON");
     let validator = validator();

@@ -67,24 +67,19 @@ mod tests {
     use forebay_report::environment::Environment;
     use forebay_report::result::columns::SHARED;
     use forebay_report::result::view::{Role, View};
-    use forebay_report::result::{
-        CacheState, Condition, DEVICE_BYTES, Experiment, Metrics, Row, Sample, metric,
-    };
+    use forebay_report::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Row, metric};
 
     /// Returns a report of random reads at these depths, with their IOPS.
     fn random(figures: [(u32, f64); 4]) -> Report {
         let experiment = |(depth, iops): (u32, f64)| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::IOPS, iops);
-            let row = Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]);
+            let row = Row::of_repeats("direct", [[(metric::IOPS, iops)]]);
             let mut row = row.cache(CacheState::Direct);
             row.conditions.push(Condition::within(DEVICE_BYTES, 1.0, 0.95, 1.02));
-            let mut experiment = Experiment::new("random", "")
+            Experiment::new("random", "")
                 .shown(View::of(Role::Random, SHARED))
                 .parameter("depth", depth)
-                .parameter("block_bytes", 4096);
-            experiment.rows.push(row);
-            experiment
+                .parameter("block_bytes", 4096)
+                .with_rows([row])
         };
         Report::new(Environment::default(), figures.map(experiment).into())
     }

@@ -293,16 +293,11 @@ fn series(experiment: &Experiment) -> Vec<Chart> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Metrics, Sample, Series};
+    use crate::result::Series;
 
     fn random(depth: u32, figures: &[(&str, f64)]) -> Experiment {
-        let mut metrics = Metrics::default();
-        for (name, value) in figures {
-            metrics.set(name, *value);
-        }
-        let mut experiment = Experiment::new("random", "how").parameter("depth", depth);
-        experiment.rows.push(Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]));
-        experiment
+        let row = Row::of_repeats("direct", [figures.iter().copied()]);
+        Experiment::new("random", "how").parameter("depth", depth).with_rows([row])
     }
 
     fn titles(charts: &[Chart]) -> Vec<&str> {
@@ -333,19 +328,12 @@ mod tests {
 
     #[test]
     fn an_experiment_without_figures_has_no_chart() {
-        let mut experiment = Experiment::new("scan", "");
-        experiment.rows.push(Row::skipped("uncached", "refused"));
+        let experiment = Experiment::new("scan", "").with_rows([Row::skipped("uncached", "refused")]);
         assert!(of(&[&experiment]).is_empty() && of(&[]).is_empty());
     }
 
     fn writes(figures: &[(&str, f64)]) -> Experiment {
-        let mut metrics = Metrics::default();
-        for (name, value) in figures {
-            metrics.set(name, *value);
-        }
-        let mut experiment = Experiment::new("writes", "");
-        experiment.rows.push(Row::from_samples("sync-close", vec![Sample { repeat: 0, metrics }]));
-        experiment
+        Experiment::new("writes", "").with_rows([Row::of_repeats("sync-close", [figures.iter().copied()])])
     }
 
     #[test]
@@ -364,11 +352,7 @@ mod tests {
     }
 
     fn of_three(depth: u32) -> Experiment {
-        let mut metrics = Metrics::default();
-        metrics.set(metric::P50_US, 100.0).set(metric::P99_US, 300.0).set(metric::P99_9_US, 900.0);
-        let mut experiment = Experiment::new("random", "").parameter("depth", depth);
-        experiment.rows.push(Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]));
-        experiment
+        random(depth, &[(metric::P50_US, 100.0), (metric::P99_US, 300.0), (metric::P99_9_US, 900.0)])
     }
 
     #[test]
@@ -404,18 +388,12 @@ mod tests {
     }
 
     fn sustain(change_s: Option<f64>) -> Experiment {
-        let mut metrics = Metrics::default();
-        metrics.set(metric::SUSTAINED_MB_PER_S, 50.0);
-        if let Some(at) = change_s {
-            metrics.set(metric::CHANGE_S, at);
-        }
-        let mut row = Row::from_samples("random-write", vec![Sample { repeat: 0, metrics }]);
+        let figures = [(metric::SUSTAINED_MB_PER_S, Some(50.0)), (metric::CHANGE_S, change_s)];
+        let mut row = Row::of_repeats("random-write", [figures]);
         let rates = vec![100.0, 100.0, 50.0];
         row.series =
             Series::from([(AT.to_owned(), vec![0.0, 0.1, 0.2]), (metric::MB_PER_S.to_owned(), rates)]);
-        let mut experiment = Experiment::new("sustain", "how");
-        experiment.rows.push(row);
-        experiment
+        Experiment::new("sustain", "how").with_rows([row])
     }
 
     #[test]

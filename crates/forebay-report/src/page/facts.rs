@@ -215,18 +215,11 @@ pub(crate) mod tests {
     use crate::environment::Environment;
     use crate::result::columns::SHARED;
     use crate::result::view::View;
-    use crate::result::{Metrics, Sample};
 
     /// Returns a row of three repeats that differ by a hundredth.
     pub(crate) fn row(name: &str, figures: &[(&str, f64)]) -> Row {
-        let samples = [0.99, 1.0, 1.01].iter().enumerate().map(|(index, factor)| {
-            let mut metrics = Metrics::default();
-            for (name, value) in figures {
-                metrics.set(name, value * factor);
-            }
-            Sample { repeat: index as u32, metrics }
-        });
-        let mut row = Row::from_samples(name, samples.collect()).cache(CacheState::Direct);
+        let scaled = |factor: f64| figures.iter().map(move |(name, value)| (*name, value * factor));
+        let mut row = Row::of_repeats(name, [0.99, 1.0, 1.01].map(scaled)).cache(CacheState::Direct);
         row.conditions.push(Condition::within(DEVICE_BYTES, 1.0, 0.95, 1.02));
         row
     }
@@ -240,23 +233,20 @@ pub(crate) mod tests {
     /// Returns random reads at four depths.
     pub(crate) fn random(figures: [(u32, f64); 4]) -> Vec<Experiment> {
         let experiment = |(depth, iops): (u32, f64)| {
-            let mut experiment = Experiment::new("random", "")
+            let p99 = f64::from(depth) / iops * 1e6 * 1.5;
+            let figures = [
+                (metric::IOPS, iops),
+                (metric::P50_US, p99 / 1.5),
+                (metric::P99_US, p99),
+                (metric::CPU_US_PER_IO, 5.0),
+            ];
+            Experiment::new("random", "")
                 .shown(View::of(Role::Random, SHARED))
                 .parameter("depth", depth)
                 .parameter("block_bytes", 4096)
                 .parameter("span_bytes", 1 << 30)
-                .parameter("file_bytes", 1 << 30);
-            let p99 = f64::from(depth) / iops * 1e6 * 1.5;
-            experiment.rows = vec![row(
-                "direct",
-                &[
-                    (metric::IOPS, iops),
-                    (metric::P50_US, p99 / 1.5),
-                    (metric::P99_US, p99),
-                    (metric::CPU_US_PER_IO, 5.0),
-                ],
-            )];
-            experiment
+                .parameter("file_bytes", 1 << 30)
+                .with_rows([row("direct", &figures)])
         };
         figures.into_iter().map(experiment).collect()
     }

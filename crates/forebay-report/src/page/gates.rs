@@ -318,9 +318,7 @@ mod tests {
 
     fn experiment(gates: Vec<Condition>) -> Experiment {
         let row = |gate| Row { name: "buffered".to_owned(), conditions: vec![gate], ..Row::default() };
-        let mut experiment = Experiment::new("scan", "");
-        experiment.rows = gates.into_iter().map(row).collect();
-        experiment
+        Experiment::new("scan", "").with_rows(gates.into_iter().map(row))
     }
 
     fn texts(experiments: Vec<Experiment>) -> Vec<String> {

@@ -137,11 +137,10 @@ pub(crate) mod tests {
 
     /// Returns a baseline experiment with a row for each headline figure.
     pub(crate) fn baseline() -> Experiment {
-        let mut experiment = Experiment::new("baseline", "").shown(View::of(Role::Baseline, SHARED));
         let random = |name: &str, iops: f64, p99: f64| {
             row(name, &[(metric::IOPS, iops), (metric::P50_US, p99 / 2.0), (metric::P99_US, p99)])
         };
-        experiment.rows = vec![
+        Experiment::new("baseline", "").shown(View::of(Role::Baseline, SHARED)).with_rows([
             row("sequential-read", &[(metric::MB_PER_S, 3120.4)]),
             row("sequential-write", &[(metric::MB_PER_S, 1540.0)]),
             random("random-read-1", 12_400.0, 120.0),
@@ -149,8 +148,7 @@ pub(crate) mod tests {
             random("random-write-1", 45_000.0, 40.0),
             random("random-write-32", 210_000.0, 900.0),
             random("sync", 800.0, 3400.0),
-        ];
-        experiment
+        ])
     }
 
     fn values(report: &Report) -> Vec<Option<String>> {

@@ -447,14 +447,11 @@ pub fn capital(sentence: &str) -> String {
 mod tests {
     use super::*;
     use crate::check::Check;
-    use crate::result::Row;
-    use crate::result::{Metrics, Sample, metric};
+    use crate::result::{Row, metric};
 
     fn report() -> Report {
-        let mut metrics = Metrics::default();
-        metrics.set(metric::MB_PER_S, 1000.0);
-        let mut experiment = Experiment::new("scan", "Each row reads the file.");
-        experiment.rows.push(Row::from_samples("buffered", vec![Sample { repeat: 0, metrics }]));
+        let row = Row::of_repeats("buffered", [[(metric::MB_PER_S, 1000.0)]]);
+        let experiment = Experiment::new("scan", "Each row reads the file.").with_rows([row]);
         let environment = Environment {
             checks: vec![Check::degraded("memory", "memlock", "</script><b>", "raise it")],
             ..Environment::default()
@@ -536,17 +533,14 @@ mod tests {
         use super::*;
 
         fn report() -> Report {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::IOPS, 1.5);
-            let mut row = Row::from_samples("random-read", vec![Sample { repeat: 0, metrics }; 100]);
+            let mut row = Row::of_repeats("random-read", [[(metric::IOPS, 1.5)]; 100]);
             row.conditions =
                 vec![Condition::at_most("steal", 0.0, 0.02).with_meaning(&"a share ".repeat(60))];
             row.histograms.insert("latency".to_owned(), "x".repeat(10_000));
             let at: Vec<f64> = (0..6000).map(|bin| f64::from(bin) / 10.0).collect();
             let rates: Vec<f64> = (0..6000).map(|bin| f64::from(bin % 10)).collect();
             row.series = Series::from([("at_s".to_owned(), at), (metric::MB_PER_S.to_owned(), rates)]);
-            let mut experiment = Experiment::new("sustain", "Reads for as long as a row lasts.");
-            experiment.rows.push(row);
+            let experiment = Experiment::new("sustain", "Reads for as long as a row lasts.").with_rows([row]);
             Report::new(Environment::default(), vec![experiment])
         }
 
@@ -614,11 +608,8 @@ mod tests {
         }
 
         fn random(depth: u32) -> Experiment {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::IOPS, f64::from(depth) * 1000.0);
-            let mut experiment = Experiment::new("random", "how").parameter("depth", depth);
-            experiment.rows.push(Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]));
-            experiment
+            let row = Row::of_repeats("direct", [[(metric::IOPS, f64::from(depth) * 1000.0)]]);
+            Experiment::new("random", "how").parameter("depth", depth).with_rows([row])
         }
 
         #[test]
@@ -632,8 +623,7 @@ mod tests {
 
         #[test]
         fn a_row_without_figures_has_its_reason() {
-            let mut experiment = Experiment::new("scan", "");
-            experiment.rows.push(Row::skipped("uncached", "refused"));
+            let experiment = Experiment::new("scan", "").with_rows([Row::skipped("uncached", "refused")]);
             let page = experiments(&[experiment]).into_string();
             assert!(page.contains("not measured: refused"));
             assert!(!page.contains("<svg"));

@@ -56,15 +56,9 @@ pub fn too_wide(figures: &[(&Row, &str)]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Metrics, Sample};
 
     fn row(values: &[f64]) -> Row {
-        let samples = values.iter().map(|value| {
-            let mut metrics = Metrics::default();
-            metrics.set("x", *value);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples("row", samples.collect())
+        Row::of_repeats("row", values.iter().map(|value| [("x", *value)]))
     }
 
     #[test]

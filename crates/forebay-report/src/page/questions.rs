@@ -335,9 +335,8 @@ mod tests {
     use crate::result::view::View;
 
     fn scan(mb_per_s: f64) -> Experiment {
-        let mut experiment = Experiment::new("scan", "").shown(View::of(Role::Sequential, SHARED));
-        experiment.rows = vec![row("direct-large", &[(metric::MB_PER_S, mb_per_s)])];
-        experiment
+        let rows = [row("direct-large", &[(metric::MB_PER_S, mb_per_s)])];
+        Experiment::new("scan", "").shown(View::of(Role::Sequential, SHARED)).with_rows(rows)
     }
 
     /// Returns whether a sentence has 20 words at most.
@@ -348,11 +347,10 @@ mod tests {
     #[test]
     fn a_reader_starves_where_its_p99_rises_beside_others() {
         let sharing = |beside: f64| {
-            let mut experiment = Experiment::new("fairness", "").shown(View::of(Role::Sharing, SHARED));
             let with = |name: &str, us: f64| row(name, &[(metric::P99_US, us)]);
-            experiment.rows =
-                vec![with("reader-alone", 300.0), with("no-classes", beside), with("classes", 700.0)];
-            starving(&report(vec![experiment]))
+            let rows = [with("reader-alone", 300.0), with("no-classes", beside), with("classes", 700.0)];
+            let experiment = Experiment::new("fairness", "").shown(View::of(Role::Sharing, SHARED));
+            starving(&report(vec![experiment.with_rows(rows)]))
         };
         let sharing_verdicts = [300.0, 600.0, 900_000.0].map(|beside| sharing(beside).verdict);
         assert_eq!(sharing_verdicts, [Verdict::No, Verdict::Partly, Verdict::Yes]);
@@ -368,9 +366,9 @@ mod tests {
     #[test]
     fn a_reader_without_a_p99_starves_by_its_p50_or_its_rate() {
         let sharing = |alone: &[(&str, f64)], beside: &[(&str, f64)]| {
-            let mut experiment = Experiment::new("fairness", "").shown(View::of(Role::Sharing, SHARED));
-            experiment.rows = vec![row("reader-alone", alone), row("no-classes", beside)];
-            starving(&report(vec![experiment]))
+            let experiment = Experiment::new("fairness", "").shown(View::of(Role::Sharing, SHARED));
+            let rows = [row("reader-alone", alone), row("no-classes", beside)];
+            starving(&report(vec![experiment.with_rows(rows)]))
         };
         let alone = [(metric::IOPS, 10_106.0), (metric::P50_US, 48.1), (metric::P99_US, 90.0)];
         let key = sharing(&alone, &[(metric::IOPS, 14.0), (metric::P50_US, 81_265.0)]);
@@ -383,15 +381,16 @@ mod tests {
         assert!(is_short(&key), "{key:?}");
     }
 
+    fn waiting(command: &str, shares: &[(&str, f64)]) -> Experiment {
+        let experiment = Experiment::new("wait", "").shown(View::of(Role::Waiting, SHARED));
+        experiment.parameter("command", command).with_rows([row("program", shares)])
+    }
+
     #[test]
     fn a_program_that_stands_still_is_blocked() {
         let program = |full: f64| {
-            let mut experiment = Experiment::new("wait", "").shown(View::of(Role::Waiting, SHARED));
-            experiment =
-                experiment.parameter("command", "dd if=/dev/zero of=out bs=4k count=1000 oflag=direct");
-            experiment.rows =
-                vec![row("program", &[(metric::FULL_WAIT_SHARE, full), (metric::SOME_WAIT_SHARE, 0.9)])];
-            blocked(&report(vec![experiment]))
+            let shares = [(metric::FULL_WAIT_SHARE, full), (metric::SOME_WAIT_SHARE, 0.9)];
+            blocked(&report(vec![waiting("dd if=/dev/zero of=out bs=4k count=1000 oflag=direct", &shares)]))
         };
         assert_eq!(
             [0.01, 0.2, 0.8].map(|full| program(full).verdict),
@@ -405,15 +404,12 @@ mod tests {
     #[test]
     fn what_may_be_a_wait_is_no_no() {
         let program = |maybe: f64| {
-            let mut experiment = Experiment::new("wait", "").shown(View::of(Role::Waiting, SHARED));
-            experiment = experiment.parameter("command", "dd");
             let shares = [
                 (metric::FULL_WAIT_SHARE, 0.02),
                 (metric::SOME_WAIT_SHARE, 0.02),
                 (metric::MAYBE_WAIT_SHARE, maybe),
             ];
-            experiment.rows = vec![row("program", &shares)];
-            blocked(&report(vec![experiment]))
+            blocked(&report(vec![waiting("dd", &shares)]))
         };
         assert_eq!(
             [0.0, 0.2, 0.9].map(|maybe| program(maybe).verdict),
@@ -501,14 +497,11 @@ mod tests {
             experiment.rows = vec![row("direct", &[(metric::IOPS, rate), (metric::CPU_US_PER_IO, cost)])];
         }
         let alone = |cost: f64| {
-            let mut experiment = Experiment::new("cpu", "")
-                .shown(View::of(Role::ProcessorTime, SHARED))
-                .parameter("readers", 1);
-            experiment.rows = vec![
+            let experiment = Experiment::new("cpu", "").shown(View::of(Role::ProcessorTime, SHARED));
+            experiment.parameter("readers", 1).with_rows([
                 row("io_uring", &[(metric::CPU_US_PER_IO, cost), (metric::IOPS, 10e3)]),
                 row("tokio-fs", &[(metric::CPU_US_PER_IO, 2.0 * cost), (metric::IOPS, 9e3)]),
-            ];
-            experiment
+            ])
         };
         let of = |cost: f64| {
             let mut all = experiments.clone();

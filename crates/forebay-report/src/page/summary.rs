@@ -290,22 +290,13 @@ mod tests {
     use super::*;
     use crate::environment::Environment;
     use crate::result::columns::SHARED;
-    use crate::result::{CacheState, Condition, Metrics, Sample, metric};
+    use crate::result::{CacheState, Condition, metric};
 
     #[test]
     fn a_table_has_headings_spread_and_the_state_of_the_cache() {
-        let samples = [1000.0, 1200.0, 1100.0]
-            .iter()
-            .enumerate()
-            .map(|(index, value)| {
-                let mut metrics = Metrics::default();
-                metrics.set(metric::MB_PER_S, *value);
-                Sample { repeat: index as u32, metrics }
-            })
-            .collect();
-        let mut experiment = Experiment::new("scan", "");
-        experiment.rows.push(Row::from_samples("buffered", samples).cache(CacheState::Warm));
-        experiment.rows.push(Row::skipped("uncached", "refused"));
+        let repeats = [1000.0, 1200.0, 1100.0].map(|value| [(metric::MB_PER_S, value)]);
+        let row = Row::of_repeats("buffered", repeats).cache(CacheState::Warm);
+        let experiment = Experiment::new("scan", "").with_rows([row, Row::skipped("uncached", "refused")]);
         let text = render(&Report::new(Environment::default(), vec![experiment]), false);
         assert!(text.contains("MB/s"));
         assert!(text.contains("1,100"));

@@ -189,23 +189,17 @@ pub fn summary(sweeps: &[Sweep]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Metrics, Row, Sample};
+    use crate::result::Row;
 
     fn row(name: &str, rounds: &[f64]) -> Row {
-        let sample = |(repeat, value): (usize, &f64)| {
-            let mut metrics = Metrics::default();
-            metrics.set("iops", *value);
-            Sample { repeat: repeat as u32, metrics }
-        };
-        Row::from_samples(name, rounds.iter().enumerate().map(sample).collect())
+        Row::of_repeats(name, rounds.iter().map(|value| [("iops", *value)]))
     }
 
     /// A sweep of these points, each with the rounds of both sides.
     fn sweep(points: &[(u64, &[f64], &[f64])]) -> Sweep {
         let mut sweep = Sweep::new("core-read", ["B", "reads/s"], ["ours", "peer"]);
         for (at, ours, peer) in points {
-            let mut table = Experiment::new("sweep", "");
-            table.rows = vec![row("ours", ours), row("peer", peer)];
+            let table = Experiment::new("sweep", "").with_rows([row("ours", ours), row("peer", peer)]);
             sweep.add(*at, &table, "iops");
         }
         sweep

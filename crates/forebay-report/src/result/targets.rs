@@ -247,24 +247,21 @@ mod tests {
     use crate::result::{Metrics, Sample};
 
     fn row(name: &str, values: &[(u32, f64)]) -> Row {
-        let sample = |(repeat, value): &(u32, f64)| {
-            let mut metrics = Metrics::default();
-            metrics.set("iops", *value);
-            Sample { repeat: *repeat, metrics }
+        let sample = |(repeat, value): &(u32, f64)| Sample {
+            repeat: *repeat,
+            metrics: Metrics::from_iter([("iops", *value)]),
         };
         Row::from_samples(name, values.iter().map(sample).collect())
     }
 
     fn table() -> Experiment {
-        let mut table = Experiment::new("random", "").parameter("depth", 8);
-        table.rows = vec![
+        Experiment::new("random", "").parameter("depth", 8).with_rows([
             row("bare", &[(0, 100.0), (1, 200.0), (2, 100.0), (3, 100.0), (4, 100.0)]),
             row("bare-again", &[(0, 100.0), (1, 202.0), (2, 98.0), (3, 100.0), (4, 500.0)]),
             row("batched", &[(0, 90.0), (1, 100.0), (2, 110.0), (3, 90.0)]),
             row("own", &[(0, 93.0), (2, 93.0), (3, 94.0)]),
             Row::skipped("broken", "refused"),
-        ];
-        table
+        ])
     }
 
     fn gates(limit: Target) -> Vec<Gate> {

@@ -256,24 +256,17 @@ impl Assertion<'_> {
 mod tests {
     use super::*;
     use crate::environment::Environment;
-    use crate::result::{Metrics, Sample};
 
     fn report() -> Report {
         let experiments = [1, 32].into_iter().flat_map(|depth| {
             ["whole file", "10% of memory"].map(|span| {
-                let row = |name: &str, iops: f64| {
-                    let mut metrics = Metrics::default();
-                    metrics.set("iops", iops);
-                    Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
-                };
-                let mut found =
-                    Experiment::new("random", "").parameter("depth", depth).parameter("span", span);
-                found.rows = vec![row("direct", 95.0), row("bare", 100.0), Row::skipped("uring", "refused")];
-                found
+                let row = |name: &str, iops: f64| Row::of_repeats(name, [[("iops", iops)]]);
+                let rows = [row("direct", 95.0), row("bare", 100.0), Row::skipped("uring", "refused")];
+                let found = Experiment::new("random", "").with_rows(rows);
+                found.parameter("depth", depth).parameter("span", span)
             })
         });
-        let mut alone = Experiment::new("scan", "");
-        alone.rows = vec![Row::skipped("direct", "no space")];
+        let alone = Experiment::new("scan", "").with_rows([Row::skipped("direct", "no space")]);
         // Without parameters, the name selects the experiment without a depth.
         let swept = Experiment::new("scan", "").parameter("depth", 4);
         Report::new(Environment::default(), experiments.chain([swept, alone]).collect())

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use serde_json::{Deserializer, Value};
 
-use super::{not_json, plain, row};
+use super::{not_json, plain};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::result::columns::together;
@@ -300,7 +300,7 @@ fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
         let switches = parts.iter().map(|job| known(job, "ctx")).sum();
         found.push((metric::CONTEXT_SWITCHES_PER_IO, per_io(switches)));
     }
-    Some(row(kind, found).describe("as fio calls it"))
+    Some(Row::of_repeats(kind, [found]).describe("as fio calls it"))
 }
 
 /// Returns figures of some times of fio: the mean, and of the percentiles the largest of any part. They are nanoseconds since fio 3,
@@ -330,7 +330,7 @@ fn fio_syncs(parts: &[&Value]) -> Option<Row> {
     // 3.33 counts no fdatasync in `total_ios`; version 2 has no nanoseconds.
     let counts = |job: &&Value| [known(&job["sync"], "total_ios"), known(&job["sync"]["lat_ns"], "N")];
     let syncs: f64 = parts.iter().flat_map(counts).flatten().sum();
-    let found = row("sync", fio_times("sync", "lat", parts));
+    let found = Row::of_repeats("sync", [fio_times("sync", "lat", parts)]);
     (syncs > 0.0 && !found.metrics.0.is_empty())
         .then(|| found.describe("fsync and fdatasync calls: their times are in no other row"))
 }
@@ -362,7 +362,8 @@ fn of_elbencho(phase: &Value) -> Experiment {
                 ELBENCHO.map(|(name, key, divisor)| (name, known(figures, key).map(|it| it / divisor)));
             let percentile = |(name, _, share)| (name, upper_end(histogram, share));
             let mean = (metric::MEAN_US, known(times, "avg_us"));
-            let row = row(name, rates.into_iter().chain([mean]).chain(PERCENTILES.map(percentile)));
+            let figures = rates.into_iter().chain([mean]).chain(PERCENTILES.map(percentile));
+            let row = Row::of_repeats(name, [figures]);
             if !row.metrics.0.is_empty() {
                 experiment.rows.push(row.describe("as elbencho calls it"));
             }
@@ -399,7 +400,7 @@ fn ior(parameters: &BTreeMap<String, Value>, operation: &Value) -> Option<Experi
         let value = known(operation, column).or_else(|| known(operation, key)).filter(|value| *value > 0.0);
         (name, value.map(|value| value * factor))
     };
-    experiment.rows.push(row(access, IOR.map(figure)).describe("as IOR calls it"));
+    experiment.rows.push(Row::of_repeats(access, [IOR.map(figure)]).describe("as IOR calls it"));
     Some(experiment)
 }
 
@@ -514,8 +515,8 @@ fn mdtest(experiment: &mut Experiment, name: &str, iterations: u32, [max, min, m
              deviation of {sd}"
         ));
     }
-    let samples = values.iter().flat_map(|value| row("", [(metric::FILES_PER_S, *value)]).samples).collect();
-    let row = Row { name: name.to_lowercase().replace(' ', "-"), samples, ..Row::default() };
+    let repeats = values.iter().map(|value| [(metric::FILES_PER_S, *value)]);
+    let row = Row::of_repeats(name.to_lowercase().replace(' ', "-"), repeats);
     experiment.rows.push(row.describe(format!("{name}, as mdtest calls it")));
 }
 

@@ -400,18 +400,13 @@ impl fmt::Display for Figure {
 mod tests {
     use super::*;
     use crate::environment::Environment;
-    use crate::result::{CacheState, Metrics, Sample};
+    use crate::result::CacheState;
 
     fn report(name: &str, figures: &[(u32, &[f64])]) -> Report {
         let experiments = figures.iter().map(|(depth, values)| {
-            let samples = values.iter().enumerate().map(|(repeat, value)| {
-                let mut metrics = Metrics::default();
-                metrics.set(metric::IOPS, *value).set(metric::SECONDS, *value);
-                Sample { repeat: repeat as u32, metrics }
-            });
-            let mut experiment = Experiment::new(name, "").parameter("depth", *depth);
-            experiment.rows.push(Row::from_samples("direct", samples.collect()));
-            experiment
+            let repeats = values.iter().map(|value| [(metric::IOPS, *value), (metric::SECONDS, *value)]);
+            let row = Row::of_repeats("direct", repeats);
+            Experiment::new(name, "").parameter("depth", *depth).with_rows([row])
         });
         Report::new(Environment::default(), experiments.collect())
     }

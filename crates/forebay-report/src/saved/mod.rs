@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::result::{Experiment, Metrics, Report, Row, SCHEMA, Sample};
+use crate::result::{Experiment, Report, SCHEMA};
 use crate::units::number;
 
 pub mod assertion;
@@ -17,18 +17,6 @@ pub mod waited;
 /// The texts of other programs that can be read.
 const READABLE: &str =
     "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";
-
-/// Returns a row with one sample, of the figures that are known.
-fn row<'a, F: Into<Option<f64>>>(
-    name: impl Into<String>,
-    figures: impl IntoIterator<Item = (&'a str, F)>,
-) -> Row {
-    let mut metrics = Metrics::default();
-    for (name, value) in figures {
-        metrics.set(name, value.into().unwrap_or(f64::NAN));
-    }
-    Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
-}
 
 /// Reads a result of this program.
 ///

@@ -9,7 +9,6 @@ use crate::environment::Environment;
 use crate::result::columns::{self, Definition};
 use crate::result::view::{Role, View};
 use crate::result::{Experiment, Report, Row, metric};
-use crate::saved::row;
 use crate::units::{number, printable};
 
 /// Name of the experiment.
@@ -88,13 +87,11 @@ fn of(waited: WaitDocument) -> Report {
         (metric::SECONDS, seconds(waited.wall_ns)),
     ];
     let maybe = waited.maybe_full_wait_share.map(|share| (metric::MAYBE_WAIT_SHARE, share));
-    let program = row(PROGRAM, of_program.into_iter().chain(maybe))
+    let program = Row::of_repeats(PROGRAM, [of_program.into_iter().chain(maybe)])
         .describe(format!("{command}, with all that it started"));
     let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
-        row(
-            printable(&file.path),
-            [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))],
-        )
+        let figures = [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))];
+        Row::of_repeats(printable(&file.path), [figures])
     });
     experiment.rows = std::iter::once(program).chain(files).collect();
     let unseen = waited.unseen.into_iter().map(|what| format!("it may have waited for more, as {what}"));

@@ -4,7 +4,7 @@
 use super::significance::{Outcome, Pair, judge};
 use super::*;
 use crate::environment::Environment;
-use crate::result::{Metrics, Sample};
+use crate::result::Sample;
 
 /// Number of pairs of runs of each sort.
 const RUNS: u64 = 60;
@@ -68,19 +68,17 @@ fn run(dice: &mut Dice, machine: Machine, rows: usize, repeats: u32, fast: impl 
         for (row, samples) in samples.iter_mut().enumerate() {
             let stalled = if dice.even() < machine.stall { -0.4 } else { 0.0 };
             let speed = fast(row).ln() + of_run + drift + stalled + dice.normal(machine.noise);
-            let mut metrics = Metrics::default();
-            for (name, usual, feels, is_less) in FIGURES {
+            let figure = |(name, usual, feels, is_less): (&'static str, f64, f64, bool)| {
                 let beside =
                     dice.normal(machine.noise * 0.3 * feels) + (feels - 1.0) * dice.normal(machine.noise);
                 let own = (speed + beside) * if is_less { -1.0 } else { 1.0 };
-                metrics.set(name, usual * own.exp());
-            }
-            samples.push(Sample { repeat, metrics });
+                (name, usual * own.exp())
+            };
+            samples.push(Sample { repeat, metrics: FIGURES.into_iter().map(figure).collect() });
         }
     }
-    let mut experiment = Experiment::new("random", "");
     let row = |(index, samples)| Row::from_samples(format!("row {index}"), samples);
-    experiment.rows = samples.into_iter().enumerate().map(row).collect();
+    let experiment = Experiment::new("random", "").with_rows(samples.into_iter().enumerate().map(row));
     Report::new(Environment::default(), vec![experiment])
 }
 
