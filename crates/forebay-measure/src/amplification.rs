@@ -593,12 +593,11 @@ fn many_files(few: &Table, many: &Table) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::test_job;
+    use super::super::lanes::{test_job, test_row, test_table};
     use super::*;
     use crate::cleanup::Cleanup;
     use crate::context::Target;
     use crate::progress::Progress;
-    use forebay_report::result::Sample;
 
     fn files(count: u32) -> Files {
         let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
@@ -717,20 +716,14 @@ mod tests {
     }
 
     fn row(name: &str, per_byte: f64, rate: f64) -> Row {
-        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::PROCESS_BYTES_PER_BYTE, per_byte * factor).set(metric::IOPS, rate * factor);
-            // Another process reads, too.
-            metrics.set(metric::DEVICE_BYTES_PER_BYTE, 100.0 * factor);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        // Another process reads, too.
+        let by_all = (metric::DEVICE_BYTES_PER_BYTE, 100.0);
+        let figures = [(metric::PROCESS_BYTES_PER_BYTE, per_byte), (metric::IOPS, rate), by_all];
+        test_row(name, &[0.99, 1.0, 1.01], &figures)
     }
 
     fn table(files: u32, rows: Vec<Row>) -> Table {
-        let mut table = Table::new(SPEC.name, "").parameter("files", files);
-        table.rows = rows;
-        table
+        test_table(SPEC.name, json!({ "files": files }), rows)
     }
 
     #[test]

@@ -213,17 +213,12 @@ pub fn render(tables: &[Table]) -> String {
 mod tests {
     use super::super::kind;
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
+    use forebay_report::result::Metrics;
 
     fn table(depth: u64, figures: &[(&str, f64)]) -> Table {
-        let mut table = Table::new("scan", "").parameter("depth", depth).parameter("long", true);
-        for (name, value) in figures {
-            let mut metrics = Metrics::default();
-            metrics.set("iops", *value);
-            table.rows.push(Row::from_samples(*name, vec![Sample { repeat: 0, metrics }]));
-        }
-        table.rows.push(Row::skipped("polled", "no poll queues"));
-        table
+        let rows = figures.iter().map(|(name, value)| Row::of_repeats(*name, [[("iops", *value)]]));
+        let rows = rows.chain([Row::skipped("polled", "no poll queues")]);
+        Table::new("scan", "").parameter("depth", depth).parameter("long", true).with_rows(rows)
     }
 
     /// A claim that compares `new` with another row, by the JSON of its other members.

@@ -590,15 +590,11 @@ mod tests {
 
     #[test]
     fn sentences_compare_a_shared_file_with_one_for_each_rank() {
-        let mut table = Table::new(SPEC.name, "").parameter("ranks", 4).parameter("block_bytes", 4096);
-        for (name, rate) in
-            [(STRIDED, 100.0), ("file-per-rank-sync", 200.0), ("file-per-rank", 4000.0), (TWO_PHASE, 200.0)]
-        {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::MB_PER_S, rate);
-            let sample = forebay_report::result::Sample { repeat: 0, metrics };
-            table.rows.push(Row::from_samples(name, vec![sample.clone(), sample]));
-        }
+        let rates =
+            [(STRIDED, 100.0), ("file-per-rank-sync", 200.0), ("file-per-rank", 4000.0), (TWO_PHASE, 200.0)];
+        let rows = rates.map(|(name, rate)| Row::of_repeats(name, [[(metric::MB_PER_S, rate)]; 2]));
+        let table = Table::new(SPEC.name, "").parameter("ranks", 4).parameter("block_bytes", 4096);
+        let table = table.with_rows(rows);
         assert_eq!(
             Collective.verdicts(&[&table]),
             [

@@ -513,12 +513,11 @@ fn fastest(table: &Table) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::test_job;
+    use super::super::lanes::{test_job, test_table};
     use super::*;
     use crate::cleanup::Cleanup;
     use crate::context::Target;
     use crate::progress::Progress;
-    use forebay_report::result::Sample;
 
     const FILE_SET: FileSet = FileSet { files: 30, file_bytes: 8192, seed: 3 };
 
@@ -606,20 +605,13 @@ mod tests {
     }
 
     fn row(name: &str, rate: f64, sync_us: f64) -> Row {
-        let samples = [0.98, 1.0, 1.02].iter().map(|factor| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::FILES_PER_S, rate * factor).set(metric::OPEN_US, 20.0);
-            metrics.set(metric::SYNC_US, sync_us);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        let times = [(metric::OPEN_US, 20.0), (metric::SYNC_US, sync_us)];
+        let repeat = |factor: f64| [(metric::FILES_PER_S, rate * factor)].into_iter().chain(times);
+        Row::of_repeats(name, [0.98, 1.0, 1.02].map(repeat))
     }
 
     fn table(call: &str, at_once: u32, rows: Vec<Row>) -> Table {
-        let mut table = Table::new(SPEC.name, "").parameter("call", call);
-        table = table.parameter("at_once", at_once).parameter("file_bytes", 4096);
-        table.rows = rows;
-        table
+        test_table(SPEC.name, json!({ "call": call, "at_once": at_once, "file_bytes": 4096 }), rows)
     }
 
     #[test]

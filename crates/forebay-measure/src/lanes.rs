@@ -269,12 +269,11 @@ pub(crate) fn test_job(
 /// Returns a row with a sample for each factor, by which all of these metrics are multiplied in it.
 #[cfg(test)]
 pub(crate) fn test_row(name: &str, factors: &[f64], metrics: &[(&str, f64)]) -> forebay_report::result::Row {
-    use forebay_report::result::{Metrics, Row, Sample};
-    let sample = |(repeat, factor): (u32, &f64)| {
-        let scaled = metrics.iter().map(|(name, value)| ((*name).to_owned(), value * factor));
-        Sample { repeat, metrics: Metrics(scaled.collect()) }
+    let scaled = |factor: &f64| {
+        let factor = *factor;
+        metrics.iter().map(move |(name, value)| (*name, value * factor))
     };
-    Row::from_samples(name, (0..).zip(factors).map(sample).collect())
+    forebay_report::result::Row::of_repeats(name, factors.iter().map(scaled))
 }
 
 /// Returns a table with these parameters and rows.
@@ -286,8 +285,7 @@ pub(crate) fn test_table(
 ) -> forebay_report::result::Experiment {
     let mut table = forebay_report::result::Experiment::new(experiment, "");
     table.parameters.extend(crate::experiment::parameters(all));
-    table.rows = rows;
-    table
+    table.with_rows(rows)
 }
 
 /// Returns a context with the folder of this crate, which is on a disk.

@@ -323,6 +323,7 @@ fn load(job: &Job, work: &Work, source: &Source<'_>) -> anyhow::Result<Outcome> 
 mod tests {
     use super::*;
     use crate::cleanup::Cleanup;
+    use crate::lanes::{test_job, test_row, test_table};
 
     fn work(rate_per_s: f64) -> Value {
         json!({
@@ -356,7 +357,7 @@ mod tests {
             std::fs::write(FileSet::path(directory.path(), file), memory).expect("space for a few MiB");
         }
         let sample = |row: &str, rate: f64| {
-            let mut job = super::super::lanes::test_job(SPEC.name, row, directory.path(), work(rate), 9);
+            let mut job = test_job(SPEC.name, row, directory.path(), work(rate), 9);
             job.seconds = 0.1;
             Samples.sample(&job)
         };
@@ -375,16 +376,18 @@ mod tests {
     #[test]
     fn the_room_left_is_that_of_processors_and_device() {
         let table = |rate: u64, rows: &[(&str, f64, f64, f64)]| {
-            let mut table = Table::new(SPEC.name, "").parameter("rate_per_s", rate);
-            for (name, got, mb, share) in rows {
-                let mut metrics = Metrics::default();
-                metrics.set(metric::IOPS, *got).set(metric::MB_PER_S, *mb).set(metric::CPU_SHARE, *share);
-                metrics.set(metric::PROCESS_BYTES_PER_BYTE, 1.0).set(metric::SECONDS, 1.0);
-                metrics.set(metric::UNANSWERED, (rate as f64 - got).max(0.0));
-                let sample = forebay_report::result::Sample { repeat: 0, metrics };
-                table.rows.push(Row::from_samples(*name, vec![sample.clone(), sample]));
-            }
-            table
+            let row = |(name, got, mb, share): &(&str, f64, f64, f64)| {
+                let figures = [
+                    (metric::IOPS, *got),
+                    (metric::MB_PER_S, *mb),
+                    (metric::CPU_SHARE, *share),
+                    (metric::PROCESS_BYTES_PER_BYTE, 1.0),
+                    (metric::SECONDS, 1.0),
+                    (metric::UNANSWERED, (rate as f64 - got).max(0.0)),
+                ];
+                test_row(name, &[1.0; 2], &figures)
+            };
+            test_table(SPEC.name, json!({ "rate_per_s": rate }), rows.iter().map(row).collect())
         };
         let full = table(0, &[("read-many", 20_000.0, 800.0, 0.5), ("pread", 10_000.0, 400.0, 0.9)]);
         let rate = table(2000, &[("read-many", 2000.0, 80.0, 0.07), ("pread", 1500.0, 60.0, 0.9)]);

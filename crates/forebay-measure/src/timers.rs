@@ -178,10 +178,10 @@ pub(super) fn verdicts(table: &Experiment, alone: &str, load: &str) -> Vec<Strin
 mod tests {
     use std::sync::mpsc;
 
-    use forebay_report::result::{Metrics, Sample};
     use tokio::runtime::Builder;
 
     use super::*;
+    use crate::lanes::test_row;
 
     fn runtime() -> Runtime {
         Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a thread")
@@ -258,18 +258,11 @@ mod tests {
     }
 
     fn row(name: &str, p99_us: f64) -> Row {
-        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
-            let mut metrics = Metrics::default();
-            metrics.set(P99, p99_us * factor);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        test_row(name, &[0.99, 1.0, 1.01], &[(P99, p99_us)])
     }
 
     fn of(rows: Vec<Row>) -> Vec<String> {
-        let mut table = Experiment::new("wal", "");
-        table.rows = rows;
-        verdicts(&table, "nothing", "500 appends/s")
+        verdicts(&Experiment::new("wal", "").with_rows(rows), "nothing", "500 appends/s")
     }
 
     #[test]
@@ -291,10 +284,9 @@ mod tests {
 
     #[test]
     fn the_cost_of_the_timers_is_reported_where_it_was_measured() {
-        let mut table = Experiment::new("wal", "");
         let mut alone = row("nothing", 1100.0);
         alone.metrics.set(metric::TIMERS_CPU_SHARE, 0.025);
-        table.rows = vec![alone];
+        let table = Experiment::new("wal", "").with_rows([alone]);
         let note = own_cost(&table, "nothing").expect("measured");
         assert!(note.contains("2.50 % of one processor") && note.contains("is then 1.10 ms"), "{note}");
         assert_eq!(own_cost(&table, "other"), None);

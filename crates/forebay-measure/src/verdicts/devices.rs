@@ -20,7 +20,7 @@ use crate::reads::Saturate;
 use crate::writes;
 use crate::writes::sustain::{self, Sustain};
 use forebay_report::page::knee::{Level, saturation};
-use forebay_report::result::{Experiment, Metrics, Row, Sample, metric};
+use forebay_report::result::{Experiment, Row, metric};
 
 fn mean_us(times: &[Duration]) -> f64 {
     times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len() as f64
@@ -34,14 +34,11 @@ fn text(times: &[Duration]) -> String {
 
 /// Builds the experiment in the form of `measure saturate`.
 fn saturate_of(seen: &ReadFigures) -> Experiment {
-    let mut metrics = Metrics::default();
-    metrics.set(metric::IOPS, seen.per_second).set(metric::MEAN_US, mean_us(&seen.times));
-    let mut row = Row::from_samples("forebay", vec![Sample { repeat: 0, metrics }]);
+    let figures = [(metric::IOPS, seen.per_second), (metric::MEAN_US, mean_us(&seen.times))];
+    let mut row = Row::of_repeats("forebay", [figures]);
     row.histograms.insert("latency".to_owned(), text(&seen.times));
-    let mut experiment =
-        Experiment::new("saturate", "").parameter("loop", "closed").parameter("readers", seen.readers);
-    experiment.rows.push(row);
-    experiment
+    let experiment = Experiment::new("saturate", "").parameter("loop", "closed");
+    experiment.parameter("readers", seen.readers).with_rows([row])
 }
 
 /// Returns the number before `fragment` in the sentences.

@@ -515,7 +515,6 @@ pub(crate) fn simulated(time: Duration, depth: usize, operations: &[(Duration, u
 mod tests {
     use super::*;
     use crate::lanes::{sparse_file, test_job, test_row, test_table};
-    use forebay_report::result::Sample;
 
     fn load(parts: &[(u64, usize)]) -> Timeline {
         let bins: Vec<u64> = parts.iter().flat_map(|(bytes, count)| vec![*bytes; *count]).collect();
@@ -594,19 +593,16 @@ mod tests {
     }
 
     fn row(name: &str, burst: f64, sustained: f64, changes: &[Option<f64>]) -> Row {
-        let samples = changes.iter().map(|change| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::BURST_MB_PER_S, burst).set(metric::SUSTAINED_MB_PER_S, sustained);
-            metrics.set(metric::VARIATION, 0.041);
-            if let Some(change) = change {
-                metrics.set(metric::CHANGE_S, *change);
-                if sustained < burst {
-                    metrics.set(metric::DROP_BYTES, f64::from(3 << 29));
-                }
-            }
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        let figures = |change: &Option<f64>| {
+            [
+                (metric::BURST_MB_PER_S, Some(burst)),
+                (metric::SUSTAINED_MB_PER_S, Some(sustained)),
+                (metric::VARIATION, Some(0.041)),
+                (metric::CHANGE_S, *change),
+                (metric::DROP_BYTES, change.filter(|_| sustained < burst).map(|_| f64::from(3 << 29))),
+            ]
+        };
+        Row::of_repeats(name, changes.iter().map(figures))
     }
 
     fn verdicts(seconds: u32, rows: Vec<Row>) -> Vec<String> {

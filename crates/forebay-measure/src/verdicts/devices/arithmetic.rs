@@ -5,12 +5,11 @@ use super::observe::{self, ReadFigures};
 use super::saturate_of;
 use super::simulated::{Device, devices};
 use crate::kind::adopt;
+use crate::lanes::test_row;
 use forebay_report::environment::Environment;
 use forebay_report::page::advice::advice;
 use forebay_report::page::questions::{KeyQuestion, key_questions};
-use forebay_report::result::{
-    CacheState, Condition, DEVICE_BYTES, Experiment, Metrics, Report, Row, Sample, metric,
-};
+use forebay_report::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 
 const BLOCK: f64 = 4096.0;
 /// Tolerance of numbers, which are written with three digits.
@@ -19,17 +18,16 @@ const ROUNDED: f64 = 0.006;
 /// Returns a row of the experiment with `times` times the rate, a cost of `cost_us`, and `moved` as
 /// the share of its bytes that the device moved.
 fn beside(row: &Row, name: &str, times: f64, cost_us: f64, cache: CacheState, moved: Option<f64>) -> Row {
-    let rate = row.metrics.get(metric::IOPS).expect("measured") * times;
-    let mut metrics = Metrics::default();
-    metrics
-        .set(metric::IOPS, rate)
-        .set(metric::MEAN_US, row.metrics.get(metric::MEAN_US).expect("measured") / times)
-        .set(metric::CPU_US_PER_IO, cost_us);
-    row_of(name, metrics, cache, moved)
+    let figures = [
+        (metric::IOPS, row.metrics.get(metric::IOPS).expect("measured") * times),
+        (metric::MEAN_US, row.metrics.get(metric::MEAN_US).expect("measured") / times),
+        (metric::CPU_US_PER_IO, cost_us),
+    ];
+    row_of(name, &figures, cache, moved)
 }
 
-fn row_of(name: &str, metrics: Metrics, cache: CacheState, moved: Option<f64>) -> Row {
-    let mut row = Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).cache(cache);
+fn row_of(name: &str, figures: &[(&str, f64)], cache: CacheState, moved: Option<f64>) -> Row {
+    let mut row = test_row(name, &[1.0], figures).cache(cache);
     row.conditions.extend(moved.map(|share| Condition::within(DEVICE_BYTES, share, 0.95, 1.02)));
     row
 }
@@ -49,21 +47,18 @@ fn report(seen: &[ReadFigures]) -> Report {
         experiment
     };
     let mut experiments: Vec<Experiment> = seen.iter().map(sweep).collect();
-    let mut cpu = Experiment::new("cpu", "").parameter("readers", 1);
     let alone = saturate_of(&seen[0]).rows.remove(0);
-    cpu.rows = vec![
+    let cpu = Experiment::new("cpu", "").parameter("readers", 1).with_rows([
         beside(&alone, "io_uring", 1.0, 2000.0, CacheState::Direct, Some(1.0)),
         beside(&alone, "tokio-fs", 0.8, 4000.0, CacheState::Evicted, None),
-    ];
+    ]);
     let mut scan = Experiment::new("scan", "");
     for (name, rate, cache, moved) in [
         ("direct-large", 40.0, CacheState::Direct, Some(1.0)),
         ("buffered", 90.0, CacheState::Warm, None),
         ("default", 80.0, CacheState::Direct, Some(0.5)),
     ] {
-        let mut metrics = Metrics::default();
-        metrics.set(metric::MB_PER_S, rate);
-        scan.rows.push(row_of(name, metrics, cache, moved));
+        scan.rows.push(row_of(name, &[(metric::MB_PER_S, rate)], cache, moved));
     }
     experiments.extend([cpu, scan]);
     let mut report = Report::new(Environment { cpus_allowed: 2, ..Environment::default() }, experiments);
