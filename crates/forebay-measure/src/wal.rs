@@ -15,7 +15,7 @@ use crate::test_file::check_space;
 use crate::timers;
 use crate::units::show_bytes;
 use forebay_report::result::columns::Definition;
-use forebay_report::result::median;
+use forebay_report::result::targets::{Beside, Ratio, Targets};
 use sample::{Load, SORTED, TASKS_PER_WORKER, Work, Workload};
 
 mod sample;
@@ -392,7 +392,7 @@ impl Plan for Run<'_> {
     }
 
     fn finish(&self, setting: &Parameters, table: &mut Table) {
-        set_work_kept(table);
+        KEPT.compare(table);
         if setting.contains_key("as_published") {
             for row in table.rows.iter_mut().filter(|row| row.skipped.is_none() && row.name != BASE) {
                 row.description = published(&row.name).to_owned();
@@ -418,26 +418,11 @@ fn published(row: &str) -> &'static str {
     }
 }
 
-/// Sets the share of the runtime's own work that remains, against the row without appends of the same repeat.
-fn set_work_kept(table: &mut Table) {
-    let base: Vec<(u32, Option<f64>)> = table.row(BASE).map_or_else(Vec::new, |row| {
-        row.samples.iter().map(|sample| (sample.repeat, sample.metrics.get(metric::WORK_PER_S))).collect()
-    });
-    for row in &mut table.rows {
-        let mut all = Vec::new();
-        for sample in &mut row.samples {
-            let alone =
-                base.iter().find(|(repeat, _)| *repeat == sample.repeat).and_then(|(_, alone)| *alone);
-            if let (Some(alone), Some(work)) = (alone, sample.metrics.get(metric::WORK_PER_S)) {
-                sample.metrics.set(metric::WORK_KEPT, work / alone);
-                all.extend(sample.metrics.get(metric::WORK_KEPT));
-            }
-        }
-        if let Some(kept) = median(all) {
-            row.metrics.set(metric::WORK_KEPT, kept);
-        }
-    }
-}
+/// The share of the runtime's own work that remains, against the row without appends of the same repeat.
+const KEPT: Targets = Targets {
+    ratios: &[Ratio { name: metric::WORK_KEPT, metric: metric::WORK_PER_S, beside: Beside::Over(&[BASE]) }],
+    ..Targets::NONE
+};
 
 #[cfg(test)]
 mod tests {
@@ -579,7 +564,7 @@ mod tests {
         let row = |name: &str, rates: &[f64]| test_row(name, rates, &[(metric::WORK_PER_S, 1.0)]);
         let rows = vec![row(BASE, &[1000.0, 500.0]), row("forebay", &[900.0, 500.0, 7.0])];
         let mut table = test_table("wal", json!({}), rows);
-        set_work_kept(&mut table);
+        KEPT.compare(&mut table);
         let kept = |row: &Row| -> Vec<Option<f64>> {
             row.samples.iter().map(|sample| sample.metrics.get(metric::WORK_KEPT)).collect()
         };
