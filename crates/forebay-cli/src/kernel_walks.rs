@@ -30,37 +30,24 @@ pub(super) fn examine(environment: &Environment) -> Check {
     } else {
         probe(EngineKind::BpfLoop)
     };
-    match (module, own_loop) {
-        (Ok(()), Ok(())) => Check::ok(
-            GROUP,
-            NAME,
-            "dependent reads can run in the module forebay_walk, and in io_uring's own loop (forebay-kernel)",
-        ),
-        (Ok(()), Err(why)) => Check::ok(
-            GROUP,
-            NAME,
-            format!(
-                "dependent reads can run in the module forebay_walk, but not in io_uring's own loop: {why}"
-            ),
-        ),
-        (Err(why), Ok(())) => Check::ok(
-            GROUP,
-            NAME,
-            format!(
-                "dependent reads can run in io_uring's own loop (forebay-kernel), but not in the module: {why}"
-            ),
-        ),
-        (Err(module), Err(own_loop)) => Check::degraded(
-            GROUP,
-            NAME,
-            format!(
-                "dependent reads run in the reactor, not inside the kernel; io_uring's own loop: {own_loop}; the module: \
-                 {module}"
-            ),
-            "docs/kernel-walks.md lists the requirements: files on ext4 or XFS, and kernel 7.1 or later with CAP_BPF and \
-             CAP_PERFMON, or the module on 6.12 or later with CAP_SYS_ADMIN",
-        ),
-    }
+    let places = match (module, own_loop) {
+        (Ok(()), Ok(())) => "the module forebay_walk, and in io_uring's own loop (forebay-kernel)".to_owned(),
+        (Ok(()), Err(why)) => format!("the module forebay_walk, but not in io_uring's own loop: {why}"),
+        (Err(why), Ok(())) => format!("io_uring's own loop (forebay-kernel), but not in the module: {why}"),
+        (Err(module), Err(own_loop)) => {
+            return Check::degraded(
+                GROUP,
+                NAME,
+                format!(
+                    "dependent reads run in the reactor, not inside the kernel; io_uring's own loop: {own_loop}; the module: \
+                     {module}"
+                ),
+                "docs/kernel-walks.md lists the requirements: files on ext4 or XFS, and kernel 7.1 or later with CAP_BPF \
+                 and CAP_PERFMON, or the module on 6.12 or later with CAP_SYS_ADMIN",
+            );
+        }
+    };
+    Check::ok(GROUP, NAME, format!("dependent reads can run in {places}"))
 }
 
 /// File systems whose files the module supports.
