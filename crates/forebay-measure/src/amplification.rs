@@ -16,6 +16,7 @@ use crate::file_set::{FileSet, Files};
 use crate::gates::processors;
 use crate::lanes::{allow_files, share};
 use crate::prelude::*;
+use crate::sentences::compared;
 use crate::units::show_bytes;
 
 #[derive(Debug)]
@@ -179,7 +180,15 @@ impl Experiment for Amplification {
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
-        verdicts(tables)
+        // For each number of files the bytes read for each byte wanted; then the most files against the fewest.
+        let mut all = tables.to_vec();
+        let files = |table: &Table| table.number("files").unwrap_or_default();
+        all.sort_by(|a, b| files(a).total_cmp(&files(b)));
+        let mut sentences: Vec<String> = all.iter().filter_map(|table| per_byte(table)).collect();
+        if let [few, .., many] = all.as_slice() {
+            sentences.extend(many_files(few, many));
+        }
+        sentences
     }
 }
 
@@ -520,18 +529,6 @@ async fn together(
     Ok(tally)
 }
 
-/// Returns, for each number of files, the bytes read for each byte wanted; then the most files against the fewest.
-fn verdicts(tables: &[&Table]) -> Vec<String> {
-    let mut all = tables.to_vec();
-    let files = |table: &Table| table.number("files").unwrap_or_default();
-    all.sort_by(|a, b| files(a).total_cmp(&files(b)));
-    let mut sentences: Vec<String> = all.iter().filter_map(|table| per_byte(table)).collect();
-    if let [few, .., many] = all.as_slice() {
-        sentences.extend(many_files(few, many));
-    }
-    sentences
-}
-
 /// Returns the metric to use: the kernel's account of the process if available, otherwise that of the device, whose counters
 /// include the reads of all processes.
 fn counted(row: &Row) -> Option<&'static str> {
@@ -573,11 +570,7 @@ fn many_files(few: &Table, many: &Table) -> Option<String> {
     }
     let (before, after) = (few.row("buffered")?, many.row("buffered")?);
     let metric = counted(before).filter(|metric| counted(after) == Some(metric))?;
-    let read = match difference(after, before, metric)? {
-        Difference::More(times) => format!("{} times as much", number(times)),
-        Difference::Less(times) => format!("{} times less", number(times)),
-        Difference::Equal => "no more".to_owned(),
-    };
+    let read = compared(after, before, metric, ["as much", "less", "no more"])?;
     let speed = few.row("direct").zip(many.row("direct")).and_then(|(before, after)| {
         Some(match difference(after, before, metric::IOPS)? {
             Difference::Less(times) => format!(", and direct reads are {} times slower", number(times)),
@@ -730,7 +723,7 @@ mod tests {
     fn read_ahead_in_many_files_is_found() {
         let few = table(1, vec![row("buffered", 3.0, 9e3), row("direct", 1.2, 20e3)]);
         let many = table(1000, vec![row("buffered", 12.0, 3e3), row("direct", 1.2, 20e3)]);
-        let sentences = verdicts(&[&many, &few]);
+        let sentences = Amplification.verdicts(&[&many, &few]);
         assert_eq!(
             sentences,
             [
@@ -744,11 +737,14 @@ mod tests {
     #[test]
     fn many_files_are_blamed_only_where_something_differs() {
         let rows = || vec![row("buffered", 1.2, 20e3), row("direct", 1.2, 20e3)];
-        let sentences = verdicts(&[&table(1, rows()), &table(50, rows())]);
+        let sentences = Amplification.verdicts(&[&table(1, rows()), &table(50, rows())]);
         assert!(sentences[0].contains("no way reads clearly more"), "{sentences:?}");
         assert!(sentences[2].ends_with("reads no more, and direct reads are as fast"), "{sentences:?}");
         let slow = table(50, vec![row("buffered", 1.2, 9e3), row("direct", 1.2, 5e3)]);
-        assert!(verdicts(&[&table(1, rows()), &slow])[2].contains("direct reads are 4 times slower"));
-        assert!(verdicts(&[&table(1, vec![Row::skipped("buffered", "no")])]).is_empty());
+        assert!(
+            Amplification.verdicts(&[&table(1, rows()), &slow])[2]
+                .contains("direct reads are 4 times slower")
+        );
+        assert!(Amplification.verdicts(&[&table(1, vec![Row::skipped("buffered", "no")])]).is_empty());
     }
 }

@@ -157,7 +157,12 @@ impl Experiment for Scan {
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
-        verdicts(tables)
+        let (swept, whole): (Vec<&Table>, Vec<&Table>) =
+            tables.iter().partition(|table| table.number("depth").is_some());
+        let mut sentences: Vec<String> = whole.iter().flat_map(|table| of_table(table)).collect();
+        let buffered = whole.iter().find_map(|table| table.row("buffered"));
+        sentences.extend(of_sweep(&swept, buffered));
+        sentences
     }
 }
 
@@ -447,15 +452,6 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn verdicts(tables: &[&Table]) -> Vec<String> {
-    let (swept, whole): (Vec<&Table>, Vec<&Table>) =
-        tables.iter().partition(|table| table.number("depth").is_some());
-    let mut sentences: Vec<String> = whole.iter().flat_map(|table| of_table(table)).collect();
-    let buffered = whole.iter().find_map(|table| table.row("buffered"));
-    sentences.extend(of_sweep(&swept, buffered));
-    sentences
-}
-
 fn of_table(table: &Table) -> Vec<String> {
     let mut sentences = Vec::new();
     if let (Some(large), Some(buffered)) = (table.row(LARGE), table.row("buffered")) {
@@ -663,7 +659,7 @@ mod tests {
     }
 
     fn sentences(large: &[f64], buffered: Row) -> Vec<String> {
-        verdicts(&[&test_table(SPEC.name, json!({}), vec![buffered, row(LARGE, large)])])
+        Scan.verdicts(&[&test_table(SPEC.name, json!({}), vec![buffered, row(LARGE, large)])])
     }
 
     #[test]
@@ -732,7 +728,7 @@ mod tests {
             [(4, 2900.0), (1, 700.0), (2, 1400.0), (8, 3000.0)]
                 .map(|(depth, rate)| of(Some(depth), LARGE, rate)),
         );
-        let reported = |all: &[Table]| verdicts(&all.iter().collect::<Vec<_>>()).pop();
+        let reported = |all: &[Table]| Scan.verdicts(&all.iter().collect::<Vec<_>>()).pop();
         assert_eq!(
             reported(&all).as_deref(),
             Some(

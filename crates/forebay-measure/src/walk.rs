@@ -200,7 +200,30 @@ impl Experiment for Walk {
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
-        verdicts(tables)
+        // For each index on the lookups with the most reads, from the fewest threads.
+        let order = |table: &Table| {
+            let number = |name| table.number(name).unwrap_or_default();
+            (-number("threads"), number("depth"))
+        };
+        let mut best: Vec<&Table> = Vec::new();
+        for table in tables.iter().filter(|table| !is_beside_timers(table)) {
+            match best.iter_mut().find(|other| other.number("node_bytes") == table.number("node_bytes")) {
+                Some(other) if order(table) >= order(other) => *other = table,
+                Some(_) => {}
+                None => best.push(table),
+            }
+        }
+        let mut sentences = Vec::new();
+        for table in best {
+            sentences.extend(against(table, WALK, &["io_uring"]));
+            sentences.extend(against(table, WALK, &["pread", "forebay-task"]));
+            sentences.extend(against(table, TOKIO, &["blocking-per-hop", "blocking-whole", "tokio-fs"]));
+            sentences.extend(on_the_device(table));
+        }
+        for table in tables.iter().filter(|table| is_beside_timers(table)) {
+            sentences.extend(timers::verdicts(table, BASE, &setting_of(table)));
+        }
+        sentences
     }
 }
 
@@ -364,33 +387,6 @@ impl Plan for Run<'_> {
 /// Returns whether a thousand timer tasks ran during the lookups.
 fn is_beside_timers(table: &Table) -> bool {
     table.text("beside") == "timers"
-}
-
-/// Returns the sentences: for each index on the lookups with the most reads, from the fewest threads.
-fn verdicts(tables: &[&Table]) -> Vec<String> {
-    let order = |table: &Table| {
-        let number = |name| table.number(name).unwrap_or_default();
-        (-number("threads"), number("depth"))
-    };
-    let mut best: Vec<&Table> = Vec::new();
-    for table in tables.iter().filter(|table| !is_beside_timers(table)) {
-        match best.iter_mut().find(|other| other.number("node_bytes") == table.number("node_bytes")) {
-            Some(other) if order(table) >= order(other) => *other = table,
-            Some(_) => {}
-            None => best.push(table),
-        }
-    }
-    let mut sentences = Vec::new();
-    for table in best {
-        sentences.extend(against(table, WALK, &["io_uring"]));
-        sentences.extend(against(table, WALK, &["pread", "forebay-task"]));
-        sentences.extend(against(table, TOKIO, &["blocking-per-hop", "blocking-whole", "tokio-fs"]));
-        sentences.extend(on_the_device(table));
-    }
-    for table in tables.iter().filter(|table| is_beside_timers(table)) {
-        sentences.extend(timers::verdicts(table, BASE, &setting_of(table)));
-    }
-    sentences
 }
 
 /// Describes a table in few words: `depth 6, 512 B`.
@@ -656,7 +652,7 @@ mod tests {
             ]
         };
         let all = [table("vda", 1, 1, rows()), table("vda", 6, 1, rows()), table("vda", 6, 8, rows())];
-        let sentences = verdicts(&all.each_ref());
+        let sentences = Walk.verdicts(&all.each_ref());
         assert_eq!(
             sentences,
             [
@@ -689,7 +685,7 @@ mod tests {
         assert!(heading(&one) == heading(&six) && heading(&six) != heading(&many));
         let title = "Lookups in nodes of 512 B, 64 in flight from 1 thread(s), 1 read(s) each";
         assert_eq!(Walk.title(&one).0, title);
-        assert!(verdicts(&[&one]).is_empty());
+        assert!(Walk.verdicts(&[&one]).is_empty());
     }
 
     fn passed(row: &Row) -> Vec<bool> {

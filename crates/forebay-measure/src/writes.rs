@@ -190,7 +190,21 @@ impl Experiment for Writes {
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
-        verdicts(tables)
+        // For each pattern on the fewest clients.
+        let mut fewest: Vec<&Table> = Vec::new();
+        for table in tables {
+            match fewest.iter_mut().find(|known| shown(known, "pattern") == shown(table, "pattern")) {
+                Some(known) if table.number("clients") < known.number("clients") => *known = table,
+                Some(_) => {}
+                None => fewest.push(table),
+            }
+        }
+        let of = |table: &&Table| {
+            let title = format!("{}, {}", shown(table, "pattern"), clients(table));
+            let found = range(table).into_iter().chain(each_durable(table)).chain(flush(table));
+            found.map(|sentence| format!("{title}: {sentence}")).collect::<Vec<_>>()
+        };
+        fewest.iter().flat_map(of).collect()
     }
 }
 
@@ -530,24 +544,6 @@ const DRAINS: f64 = 5.0;
 /// Minimum share of the time until all was durable, for the same conclusion.
 const DRAIN_SHARE: f64 = 0.05;
 
-/// Returns the verdicts: for each pattern on the fewest clients.
-fn verdicts(tables: &[&Table]) -> Vec<String> {
-    let mut fewest: Vec<&Table> = Vec::new();
-    for table in tables {
-        match fewest.iter_mut().find(|known| shown(known, "pattern") == shown(table, "pattern")) {
-            Some(known) if table.number("clients") < known.number("clients") => *known = table,
-            Some(_) => {}
-            None => fewest.push(table),
-        }
-    }
-    let of = |table: &&Table| {
-        let title = format!("{}, {}", shown(table, "pattern"), clients(table));
-        let found = range(table).into_iter().chain(each_durable(table)).chain(flush(table));
-        found.map(|sentence| format!("{title}: {sentence}")).collect::<Vec<_>>()
-    };
-    fewest.iter().flat_map(of).collect()
-}
-
 /// Returns the rows that have a metric, the largest first.
 fn figures_of<'a>(table: &'a Table, metric: &str) -> Vec<(&'a Row, f64)> {
     let value = |row: &'a Row| Some((row, row.metrics.get(metric).filter(|value| *value > 0.0)?));
@@ -696,7 +692,7 @@ pub(crate) fn simulated(rows: &[(&str, Vec<SimulatedRepeat>)]) -> Vec<String> {
         };
         table.rows.push(Row::from_samples(*name, repeats.iter().map(sample).collect()));
     }
-    verdicts(&[&table])
+    Writes.verdicts(&[&table])
 }
 
 #[cfg(test)]

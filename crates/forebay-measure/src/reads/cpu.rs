@@ -177,7 +177,11 @@ impl Experiment for Cpu {
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
-        verdicts(tables)
+        let of = |table: &&Table| {
+            let readers = shown(table, "readers");
+            [costs(table, &readers), one_core(table, &readers), calls(table, &readers)]
+        };
+        tables.iter().flat_map(of).flatten().collect()
     }
 }
 
@@ -189,15 +193,6 @@ fn method(_: &Parameters, block: &str, seconds: f64) -> String {
          polls for it included; an interrupt counts for the thread that it interrupts. Every row looks at eight bytes of each \
          page. System calls are counted in a further 0.1 s, because counting slows them. IOPS per core hold for this depth."
     )
-}
-
-/// Returns the sentences of each number of reads in flight.
-fn verdicts(tables: &[&Table]) -> Vec<String> {
-    let of = |table: &&Table| {
-        let readers = shown(table, "readers");
-        [costs(table, &readers), one_core(table, &readers), calls(table, &readers)]
-    };
-    tables.iter().flat_map(of).flatten().collect()
 }
 
 /// Returns the rows that have the metric, the cheapest first.
@@ -273,7 +268,7 @@ mod tests {
     }
 
     fn of(rows: Vec<Row>) -> Vec<String> {
-        let sentences = verdicts(&[&table(rows)]);
+        let sentences = Cpu.verdicts(&[&table(rows)]);
         for sentence in &sentences {
             assert!(sentence.split_whitespace().count() <= 20, "{sentence}");
         }

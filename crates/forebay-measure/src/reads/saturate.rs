@@ -128,7 +128,26 @@ impl Experiment for Saturate {
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
-        verdicts(tables)
+        // For the fastest row all sentences, for the others their limits.
+        let curves = curves(tables);
+        let Some((fastest, others)) = curves.split_first() else { return Vec::new() };
+        let mut sentences = Vec::new();
+        match saturation(&fastest.levels) {
+            Some(found) => {
+                sentences.push(limit(fastest, &found));
+                sentences.extend(programs(fastest, &found));
+                sentences.extend(sorts(fastest));
+                sentences.extend(knees(fastest, &found));
+            }
+            None => {
+                sentences.extend(no_limit(fastest));
+                sentences.extend(sorts(fastest));
+            }
+        }
+        sentences.extend(limits_of_others(others));
+        sentences.truncate(SENTENCES);
+        sentences.extend(at_a_rate(fastest.name, tables));
+        sentences
     }
 }
 
@@ -240,29 +259,6 @@ impl Curve<'_> {
             ""
         }
     }
-}
-
-/// Returns the sentences: for the fastest row all of them, for the others their limits.
-fn verdicts(tables: &[&Table]) -> Vec<String> {
-    let curves = curves(tables);
-    let Some((fastest, others)) = curves.split_first() else { return Vec::new() };
-    let mut sentences = Vec::new();
-    match saturation(&fastest.levels) {
-        Some(found) => {
-            sentences.push(limit(fastest, &found));
-            sentences.extend(programs(fastest, &found));
-            sentences.extend(sorts(fastest));
-            sentences.extend(knees(fastest, &found));
-        }
-        None => {
-            sentences.extend(no_limit(fastest));
-            sentences.extend(sorts(fastest));
-        }
-    }
-    sentences.extend(limits_of_others(others));
-    sentences.truncate(SENTENCES);
-    sentences.extend(at_a_rate(fastest.name, tables));
-    sentences
 }
 
 /// Returns the closed loops by row, the fastest first, each ascending in its readers.
@@ -462,7 +458,7 @@ mod tests {
     }
 
     fn of(tables: &[Table]) -> Vec<String> {
-        let sentences = verdicts(&tables.iter().collect::<Vec<_>>());
+        let sentences = Saturate.verdicts(&tables.iter().collect::<Vec<_>>());
         for sentence in &sentences {
             assert!(sentence.split_whitespace().count() <= 20, "{sentence}");
         }

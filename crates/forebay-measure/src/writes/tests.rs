@@ -126,7 +126,7 @@ fn the_ratio_of_a_slow_flush_is_found_for_the_fewest_clients() {
             row("fsync-each", 380e3, Some(1e3)),
         ]
     };
-    let sentences = verdicts(&[&table("sparse", 4, rows()), &table("sparse", 1, rows())]);
+    let sentences = Writes.verdicts(&[&table("sparse", 4, rows()), &table("sparse", 1, rows())]);
     assert_eq!(
         sentences,
         [
@@ -145,7 +145,7 @@ fn a_device_on_which_all_are_alike_is_not_accused() {
         row("o-direct-dsync", 1.0e3, Some(1.0e3)),
         row("fsync-each", 1.0e3, Some(0.99e3)),
     ];
-    let sentences = verdicts(&[&table("dense", 1, rows)]);
+    let sentences = Writes.verdicts(&[&table("dense", 1, rows)]);
     assert!(sentences[0].contains("no clear difference"), "{sentences:?}");
     assert!(sentences[1].contains("all ways are about as fast"), "{sentences:?}");
 }
@@ -163,7 +163,7 @@ fn repeats_that_spread_widely_are_not_called_alike() {
             wide("fsync-each", [14e3, 22e3, 60e3]),
         ]
     };
-    let sentences = verdicts(&[&table("dense", 1, rows([15e3, 31e3, 80e3]))]);
+    let sentences = Writes.verdicts(&[&table("dense", 1, rows([15e3, 31e3, 80e3]))]);
     let text = sentences.join("\n");
     assert_eq!(sentences.len(), 3, "{text}");
     assert!(sentences[0].contains("the repeats spread too widely (12,000 to 80,000 writes/s)"), "{text}");
@@ -171,17 +171,17 @@ fn repeats_that_spread_widely_are_not_called_alike() {
     assert!(sentences[2].contains("(12,000 to 80,000 writes/s) to show the cost of a flush"), "{text}");
     assert!(!text.contains("about as fast") && !text.contains("no clear difference"), "{text}");
     // Near medians show no cache where the repeats are that wide.
-    let near = verdicts(&[&table("dense", 1, rows([14e3, 22e3, 80e3]))]);
+    let near = Writes.verdicts(&[&table("dense", 1, rows([14e3, 22e3, 80e3]))]);
     assert!(near[2].contains("to show the cost of a flush"), "{near:?}");
     // A row above all others is mentioned, however wide its own spread is.
-    let clear = verdicts(&[&table("dense", 1, rows([150e3, 310e3, 800e3]))]);
+    let clear = Writes.verdicts(&[&table("dense", 1, rows([150e3, 310e3, 800e3]))]);
     assert!(clear[0].contains("`o-direct` advertises 310,000 writes/s, "), "{clear:?}");
 }
 
 #[test]
 fn rows_without_figures_have_no_sentence() {
-    assert!(verdicts(&[&table("dense", 1, vec![row("naive", 1e6, None)])]).is_empty());
-    assert!(verdicts(&[&table("dense", 1, vec![Row::skipped("fsync-each", "no")])]).is_empty());
+    assert!(Writes.verdicts(&[&table("dense", 1, vec![row("naive", 1e6, None)])]).is_empty());
+    assert!(Writes.verdicts(&[&table("dense", 1, vec![Row::skipped("fsync-each", "no")])]).is_empty());
 }
 
 /// Returns the sentences on flushes: a write lasts `write_us`, a durable write `durable_us`, and a sync of 1,000 `sync_ms`.
