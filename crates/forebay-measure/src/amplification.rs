@@ -586,15 +586,11 @@ fn many_files(few: &Table, many: &Table) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::{test_job, test_row, test_table};
+    use super::super::lanes::{test_context, test_job, test_row, test_table};
     use super::*;
-    use crate::cleanup::Cleanup;
-    use crate::context::Target;
-    use crate::progress::Progress;
 
     fn files(count: u32) -> Files {
-        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
-        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let context = test_context();
         let scratch = ScratchDir::find(&context, SPEC.name).expect("a directory on a disk");
         let file_set = FileSet { files: count, file_bytes: 64 << 10, seed: 3 };
         Files::make(&scratch, file_set, &context).expect("space for 640 KiB")

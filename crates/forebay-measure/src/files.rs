@@ -513,17 +513,13 @@ fn fastest(table: &Table) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::{test_job, test_table};
+    use super::super::lanes::{test_context, test_job, test_table};
     use super::*;
-    use crate::cleanup::Cleanup;
-    use crate::context::Target;
-    use crate::progress::Progress;
 
     const FILE_SET: FileSet = FileSet { files: 30, file_bytes: 8192, seed: 3 };
 
     fn with_files(test: impl FnOnce(&FilesOnDisk, &dyn Fn() -> crate::cleanup::TempDirectory)) {
-        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
-        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let context = test_context();
         let scratch = ScratchDir::find(&context, SPEC.name).expect("a directory on a disk");
         let files = FilesOnDisk::make(&scratch, FILE_SET, &context).expect("space for 240 KiB");
         test(&files, &|| scratch.temp_directory(&context, "new").expect("writable"));
