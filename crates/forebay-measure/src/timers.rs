@@ -2,13 +2,14 @@
 //! the rows that cause it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
+use crate::backend::locked;
 use crate::experiment::{Outcome, once};
 use crate::latency::Latency;
 use forebay_report::page::noise::{Difference, difference};
@@ -83,7 +84,7 @@ impl Timers {
         }
         let mut all = Latency::new()?;
         for share in &self.shared.late {
-            all.add(&share.lock().unwrap_or_else(PoisonError::into_inner))?;
+            all.add(&locked(share))?;
         }
         Ok(all)
     }
@@ -102,7 +103,7 @@ async fn wait_again(task: u32, shared: Arc<LatenessTally>) {
             && due_ns < shared.until_ns.load(Ordering::Relaxed);
         if counts {
             let share = &shared.late[task as usize % SHARES];
-            share.lock().unwrap_or_else(PoisonError::into_inner).record(now.saturating_duration_since(due));
+            locked(share).record(now.saturating_duration_since(due));
         }
         due_ns += period_ns;
     }

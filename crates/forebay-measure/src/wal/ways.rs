@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -22,6 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use super::sample::Work;
+use crate::backend::locked;
 use crate::experiment::Way;
 use crate::job::Job;
 use crate::lanes::{allow_files, runtime};
@@ -504,7 +505,7 @@ impl Wake for Stamp {
     fn wake(self: Arc<Self>) {
         let now = Instant::now();
         let waker = {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = locked(&self.0);
             state.0 = Some(now);
             state.1.clone()
         };
@@ -521,7 +522,7 @@ async fn stamped<F: Future>(future: F) -> (F::Output, Instant) {
     poll_fn(move |context| {
         // Before the poll: a wake-up after it finds the task.
         let woken = {
-            let mut state = stamp.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = locked(&stamp.0);
             state.1.clone_from(context.waker());
             state.0.take()
         };

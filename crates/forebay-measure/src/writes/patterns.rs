@@ -5,8 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use forebay::{Config, Durability, Open};
 use forebay_collective::{Collective, Options, WriteCombiner};
 
 use crate::aligned::AlignedBuffer;
+use crate::backend::locked;
 use crate::prelude::*;
 use crate::residency::evict;
 
@@ -331,7 +332,7 @@ fn direct(
         }
         shared.sort_unstable();
         shared.dedup();
-        let held: Vec<_> = shared.iter().map(|number| lock(&locks[*number])).collect();
+        let held: Vec<_> = shared.iter().map(|number| locked(&locks[*number])).collect();
         if wide.start != piece.start {
             file.read_exact_at(&mut memory[..PAGE_BYTES], wide.start)?;
         }
@@ -370,7 +371,7 @@ fn gathered(
             };
             let parts: Vec<_> = handles.into_iter().map(part).collect();
             let lane = |number: usize, _| {
-                let Some((mut handle, part)) = lock(&parts[number]).take() else { return Ok(0) };
+                let Some((mut handle, part)) = locked(&parts[number]).take() else { return Ok(0) };
                 handle.write(part, Durability::Data).wait()?;
                 Ok(pieces[number].len())
             };
@@ -389,10 +390,6 @@ fn gathered(
         file.close().wait()?;
         Ok(written)
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns field 5 of a block device's `stat`: writes completed.
