@@ -73,7 +73,7 @@ fn counts(bins: &[f64], at: usize) -> bool {
         && difference > SCATTER_MIN * scatter(before).max(scatter(after))
 }
 
-fn mean(values: &[f64]) -> f64 {
+pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 

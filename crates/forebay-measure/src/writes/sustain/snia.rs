@@ -2,6 +2,8 @@
 //! the smallest figure differ by at most 20 % of the mean, and the line of least squares through them rises or falls by at
 //! most 10 % of it from the first to the last. After 25 rounds the search ends.
 
+use super::level::mean;
+
 /// The most rounds.
 const ROUNDS: usize = 25;
 /// Rounds of a window.
@@ -24,10 +26,6 @@ pub(super) fn steady_round(bins: &[f64]) -> Option<usize> {
 /// Returns the first round of the window that ends with round `end`.
 pub(super) fn window_start(end: usize) -> usize {
     (end + 1).saturating_sub(WINDOW)
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 fn is_steady(window: &[f64]) -> bool {
