@@ -23,6 +23,7 @@ from typing import Any
 import forebay
 from forebay._calls import Calls
 from forebay._forebay import Call, parse_header, slice_ranges
+from forebay.safetensors._device import read_to_device
 from forebay.safetensors._dtypes import HEADER_BYTES_MAX, ML_DTYPES, NUMPY, TORCH
 from forebay.safetensors._save import save_file
 
@@ -109,13 +110,23 @@ class _Torch:
             raise TypeError(f"this version of torch has no type for {name}")
         return dtype
 
+    def shape(self, info_dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
+        # Two elements of torch's type of 4 bits are one byte.
+        return (*shape[:-1], shape[-1] // 2) if info_dtype == "F4" else tuple(shape)
+
+    def on_device(self, file: forebay.File, infos: Sequence[_Info]) -> list[Any]:
+        """Reads the tensors of a file, in its order, into the memory of a CUDA device."""
+        dtypes = [self.dtype(info.dtype) for info in infos]
+        parts = read_to_device(file, [(info.begin, info.end) for info in infos], self.torch, self.device)
+        return [
+            part.view(dtype).reshape(self.shape(info.dtype, info.shape)) for part, dtype, info in zip(parts, dtypes, infos)
+        ]
+
     def tensor(self, memory: Any, offset: int, info_dtype: str, shape: Sequence[int], nbytes: int) -> Any:
         dtype = self.dtype(info_dtype)
-        if info_dtype == "F4":
-            # Two elements of torch's type are one byte.
-            shape = [*shape[:-1], shape[-1] // 2]
+        shape = self.shape(info_dtype, shape)
         if nbytes == 0:
-            return self.torch.empty(tuple(shape), dtype=dtype, device=self.device)
+            return self.torch.empty(shape, dtype=dtype, device=self.device)
         item = self.torch.empty((), dtype=dtype).element_size()
         if offset % item:
             # Tensors must start at a multiple of their elements.
@@ -123,7 +134,7 @@ class _Torch:
         flat = self.torch.frombuffer(memory, dtype=dtype, count=nbytes // item, offset=offset)
         if flat.data_ptr() % item:
             flat = flat.clone()
-        return flat.reshape(tuple(shape)).to(self.device)
+        return flat.reshape(shape).to(self.device)
 
 
 def _framework(name: str, device: str | int | None) -> _Numpy | _Torch:
@@ -266,9 +277,14 @@ class SafeOpen:
         `forebay.allocate`, is read into without a copy; new memory may be slower to allocate than to fill. Raises ValueError if
         `out` is too short.
 
-        Elements lie at multiples of their length: a tensor for which that is not so in the shared memory is a copy.
+        Elements lie at multiples of their length: a tensor for which that is not so in the shared memory is a copy. All tensors on a CUDA
+        device without `out` come through 128 MiB of pinned memory, and each has memory of its own.
         """
         infos = [(name, self._info(name)) for name in (self._open_tensors() if names is None else names)]
+        framework = self._framework
+        if infos and names is None and out is None and isinstance(framework, _Torch) and framework.device.type == "cuda":
+            tensors = framework.on_device(self._file, [info for _, info in infos])
+            return {name: tensor for (name, _), tensor in zip(infos, tensors)}
         if names is None:
             begin, end, skip = self._span()
             memory = self._read(begin, end, skip, out)
@@ -284,7 +300,7 @@ class SafeOpen:
                 for place, part in zip(places, self._file.read_many(ranges)):
                     view[place : place + len(part)] = part
         return {
-            name: self._framework.tensor(memory, place, info.dtype, info.shape, info.end - info.begin)
+            name: framework.tensor(memory, place, info.dtype, info.shape, info.end - info.begin)
             for (name, info), place in zip(infos, places)
         }
 
@@ -383,7 +399,7 @@ def load_file(
     out: Any = None,
     backend: str | None = None,
 ) -> dict[str, Any]:
-    """Reads all tensors of a file together, into one piece of memory that they share.
+    """Reads all tensors of a file together, into one piece of memory that they share; on a CUDA device each has its own.
 
     `framework` is "np" (numpy) or "pt" (torch). The default is torch if the program has imported it or requests another device
     than "cpu", else numpy. `out` is memory to read into, as for `SafeOpen.get_tensors`; as many bytes as the file has, and 4,096 more,
