@@ -17,12 +17,12 @@ WRONG = HERE / "wrong_program.py"
 VERSIONS = ["3.10", "3.11", "3.12", "3.13"]
 
 
-def program_of(name):
-    """Returns a program of the environment in which the tests run."""
-    program = shutil.which(name, path=sysconfig.get_path("scripts"))
-    if program is None:
-        pytest.skip(f"{name} is not installed")
-    return program
+def program_of(*names):
+    """Returns the first of these programs that is in the environment in which the tests run."""
+    for name in names:
+        if program := shutil.which(name, path=sysconfig.get_path("scripts")):
+            return program
+    pytest.skip(f"{names[0]} is not installed")
 
 
 def mypy(version, path, tmp_path):
@@ -35,7 +35,9 @@ def mypy(version, path, tmp_path):
 
 
 def pyright(version, path, tmp_path):
-    command = [program_of("pyright"), "--pythonversion", version, "--pythonpath", sys.executable, str(path)]
+    # Its fork has the program, and a Node for it, in its package.
+    program = program_of("basedpyright", "pyright")
+    command = [program, "--level", "error", "--pythonversion", version, "--pythonpath", sys.executable, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if not re.search(r"\d+ errors?", done.stdout):
         # The package of PyPI fetches the program, and a Node for it, when it first runs.
