@@ -16,10 +16,10 @@ from test_safetensors import same  # noqa: E402
 WHEEL = json.loads((pathlib.Path(__file__).parent / "vllm_signatures.json").read_text())
 
 
-def stand_in(name, body):
+def stand_in(name, body, wheel=WHEEL):
     """Returns a function of the wheel's signature, which gives `body` its arguments by their names."""
     scope = {"body": body}
-    exec(f"def call({WHEEL['signatures'][name]}): return body(**locals())", scope)
+    exec(f"def call({wheel['signatures'][name]}): return body(**locals())", scope)
     return scope["call"]
 
 
