@@ -103,6 +103,17 @@ have_wiredtiger() {
     (install_packages "${packages[@]}")
 }
 
+# Debian's torch, a build without CUDA for Debian's own interpreter.
+have_torch() {
+    local packages=(python3-torch python3-venv)
+    /usr/bin/python3 -c 'import ensurepip, torch' 2>/dev/null && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
+        say "missing for the tests with torch: ${packages[*]} (names as on Debian)"
+        return 1
+    fi
+    (install_packages "${packages[@]}")
+}
+
 # What builds the module as a distribution does, and the program that follows the rule for its device.
 have_dkms() {
     local packages=(dkms udev)

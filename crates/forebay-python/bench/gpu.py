@@ -1,8 +1,8 @@
 """All tensors of a safetensors file on a GPU: Forebay compared with the package safetensors. Run by `scripts/bench gpu`.
 
-It writes the file, and removes it at the end. In each pair both loaders load it once, each in a separate process and with the file dropped
-from the page cache, and every other pair has the other order. The clock starts with a device that is ready, and ends when all bytes
-are there. Checksums, which the GPU computes, compare them with the bytes of plain reads. Everything together takes four minutes at most.
+It writes the file, and removes it at the end. In each pair both loaders load it once, each in a separate process and with the file
+dropped from the page cache, and every other pair has the other order. The clock starts with a device that is ready, and ends when all
+bytes are there. Checksums, which the GPU computes, compare them with the bytes of plain reads. It ends within four minutes.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def measure(arguments: argparse.Namespace, folder: pathlib.Path) -> list[dict[st
                     sys.exit(f"error: the bytes that {loader} loaded are not those of the file")
             pairs.append(pair)
     except LimitReached:
-        print(f"the limit of {LIMIT_SECONDS} s ended it after {len(pairs)} of {arguments.pairs} pairs; use a smaller --gib", file=sys.stderr)
+        reached = f"the limit of {LIMIT_SECONDS} s ended it after {len(pairs)} of {arguments.pairs} pairs"
+        print(f"{reached}; use a smaller --gib", file=sys.stderr)
     finally:
         signal.alarm(0)
     return pairs
@@ -169,7 +170,8 @@ def report(arguments: argparse.Namespace, pairs: list[dict[str, dict[str, Any]]]
     ratios = [pair["safetensors"]["seconds"] / pair["forebay"]["seconds"] for pair in pairs]
     ratio, version = statistics.median(ratios), importlib.metadata.version("safetensors")
     lines.append(["loader: forebay", f"{ratio:.2f}", "times as fast as safetensors", spread(ratios, ".2f")])
-    print(f"Forebay is {ratio:.2f} times as fast as safetensors {version} (pairs: {spread(ratios, '.2f')}) on {device}; all bytes are right.")
+    print(f"Forebay is {ratio:.2f} times as fast as safetensors {version} (pairs: {spread(ratios, '.2f')}) on {device}.")
+    print("All bytes are those of the file.")
     if arguments.record and len(pairs) == arguments.pairs:
         is_new = not RESULTS.exists()
         with open(RESULTS, "a", newline="") as file:

@@ -81,8 +81,8 @@ def arrays(tensors):
 
 
 def test_a_chunk_is_read_into_when_the_copies_from_it_have_ended(stream, tmp_path):
-    """A device copies from pinned memory behind the program's back: memory that is read into again, or unmapped, too early gives it the
-    wrong bytes."""
+    """A device copies from pinned memory after the call that begins the copy: memory that is read into again, or unmapped, too early
+    gives it the wrong bytes."""
     tensors = {f"layer.{number}": numpy.arange(number * 1000, dtype="f4") for number in range(60)}
     tensors |= {
         "long": numpy.arange(300_000, dtype="i8").reshape(300, 1000),

