@@ -11,8 +11,9 @@ from forebay._calls import Calls
 
 __all__ = ["read_to_device"]
 
-_CHUNK_BYTES = 16 << 20
-_CHUNKS = 8
+# Each is one request of the core, which continues without a poll.
+_CHUNK_BYTES = 4 << 20
+_CHUNKS = 32
 
 
 class _Chunk:
@@ -20,7 +21,7 @@ class _Chunk:
     the copies from it have ended: Forebay registers no memory with CUDA."""
 
     def __init__(self, torch: Any) -> None:
-        self.memory = torch.empty(_CHUNK_BYTES, dtype=torch.uint8, pin_memory=True)
+        self.memory = torch.empty(_CHUNK_BYTES, dtype=torch.uint8, device="cpu", pin_memory=True)
         self.copied = torch.cuda.Event()
 
     def begin_read(self, calls: Calls, file: forebay.File, begin: int, end: int) -> None:
