@@ -8,6 +8,7 @@ bytes are there. Checksums, which the GPU computes, compare them with the bytes 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import datetime
 import hashlib
@@ -98,18 +99,19 @@ def load(loader: str, path: str) -> dict[str, Any]:
     return {**result, "digest": digest(tensors), "device": torch.cuda.get_device_name()}
 
 
-def cached_part(path: str) -> float:
-    """Returns the part of a file that its page cache has, of 64 places."""
+def not_cold(path: str) -> str:
+    """Returns the reason why loads of a dropped file may not be cold, or nothing."""
     descriptor = os.open(path, os.O_RDONLY)
-    found, size = 0, os.fstat(descriptor).st_size
-    for number in range(64):
-        try:
-            found += os.preadv(descriptor, [bytearray(1)], size * number // 64, os.RWF_NOWAIT)
-        except OSError:
-            # The place is not cached, or the file system cannot say so.
-            pass
-    os.close(descriptor)
-    return found / 64
+    found, places = 0, 64
+    try:
+        for number in range(places):
+            with contextlib.suppress(BlockingIOError):
+                found += os.preadv(descriptor, [bytearray(1)], os.path.getsize(path) * number // places, os.RWF_NOWAIT)
+    except OSError as error:
+        return f"the kernel does not say whether a file is in the page cache ({error.strerror})"
+    finally:
+        os.close(descriptor)
+    return f"the page cache keeps {found / places:.0%} of a dropped file here" if found else ""
 
 
 def run(loader: str, path: str, environment: dict[str, str]) -> dict[str, Any]:
@@ -132,8 +134,8 @@ def measure(arguments: argparse.Namespace, folder: pathlib.Path) -> list[dict[st
         path = write_model(folder / "model.safetensors", int(arguments.gib * (1 << 30)), TENSORS)
         expected = run("plain", path, environment)["digest"]
         evict(path)
-        if part := cached_part(path):
-            print(f"note: the page cache keeps {part:.0%} of a dropped file in {arguments.dir}, so that the loads are not cold")
+        if reason := not_cold(path):
+            print(f"note: the loads may not be cold: {reason}")
         for number in range(arguments.pairs):
             order = list(LOADERS) if number % 2 == 0 else list(reversed(LOADERS))
             pair = {loader: run(loader, path, environment) for loader in order}
