@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import datetime
 import hashlib
 import importlib
 import importlib.metadata
@@ -33,7 +31,6 @@ from bench import Sample, evict, write_model
 LIMIT_SECONDS = 220
 TENSORS = 300
 LOADERS = {"safetensors": "safetensors.torch", "forebay": "forebay.safetensors.torch"}
-RESULTS = pathlib.Path(__file__).resolve().parents[3] / "docs/results/python-gpu.csv"
 
 
 class LimitReached(Exception):
@@ -155,10 +152,9 @@ def spread(values: list[float], pattern: str) -> str:
     return f"{min(values):{pattern}} to {max(values):{pattern}}"
 
 
-def report(arguments: argparse.Namespace, pairs: list[dict[str, dict[str, Any]]]) -> None:
+def report(pairs: list[dict[str, dict[str, Any]]]) -> None:
     device = pairs[0]["forebay"]["device"]
-    command = f"scripts/bench gpu --gib {arguments.gib:g} --pairs {arguments.pairs}"
-    lines = []
+    rows = []
     print("| loader | ms | least to most | processor ms | GB/s |\n|---|---|---|---|---|")
     for loader in LOADERS:
         samples = [pair[loader] for pair in pairs]
@@ -167,22 +163,17 @@ def report(arguments: argparse.Namespace, pairs: list[dict[str, dict[str, Any]]]
         processor = statistics.median(sample["processor_seconds"] for sample in samples) * 1e3
         rate = samples[0]["bytes"] / 1e6 / middle
         print(f"| {loader} | {middle:,.0f} | {spread(times, ',.0f')} | {processor:,.0f} | {rate:,.2f} |")
-        lines.append([f"loader: {loader}", f"{middle:.0f}", "ms", spread(times, ",.0f")])
-        lines.append([f"loader: {loader}", f"{processor:.0f}", "processor ms", ""])
+        rows.append((f"{loader}, {device}", f"{middle:.0f}", "ms", spread(times, ",.0f")))
+        rows.append((f"{loader}, {device}", f"{processor:.0f}", "processor ms", ""))
     ratios = [pair["safetensors"]["seconds"] / pair["forebay"]["seconds"] for pair in pairs]
     ratio, version = statistics.median(ratios), importlib.metadata.version("safetensors")
-    lines.append(["loader: forebay", f"{ratio:.2f}", "times as fast as safetensors", spread(ratios, ".2f")])
+    rows.append((f"forebay, {device}", f"{ratio:.2f}", "times as fast as safetensors", spread(ratios, ".2f")))
     print(f"Forebay is {ratio:.2f} times as fast as safetensors {version} (pairs: {spread(ratios, '.2f')}) on {device}.")
     print("All bytes are those of the file.")
-    if arguments.record and len(pairs) == arguments.pairs:
-        is_new = not RESULTS.exists()
-        with open(RESULTS, "a", newline="") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            if is_new:
-                rows.writerow(["date", "command", "row", "figure", "unit", "spread", "source"])
-            for line in lines:
-                rows.writerow([datetime.date.today().isoformat(), command, *line, device])
-        print(f"recorded in docs/results/{RESULTS.name}")
+    # `scripts/bench --record` collects them.
+    if path := os.environ.get("FOREBAY_BENCH_ROWS"):
+        with open(path, "a") as file:
+            file.writelines("\t".join(("python-gpu", *row)) + "\n" for row in rows)
 
 
 def limit_reached(*_: object) -> None:
@@ -195,7 +186,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--dir", default=".", help="the folder for the file, on the disk to measure")
     parser.add_argument("--wheel", help="a wheel of Forebay, which is not installed; without it the installed package is used")
-    parser.add_argument("--record", action="store_true", help=f"adds the figures to docs/results/{RESULTS.name}")
     parser.add_argument("--missing", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--load", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -216,7 +206,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="forebay-gpu.", dir=arguments.dir) as folder:
         pairs = measure(arguments, pathlib.Path(folder).resolve())
     if pairs:
-        report(arguments, pairs)
+        report(pairs)
     if len(pairs) < arguments.pairs:
         sys.exit(1)
 
