@@ -60,21 +60,20 @@ impl Device {
     /// Reads a few dozen small files of sysfs. This blocks for some hundred microseconds.
     ///
     /// # Errors
-    /// Only those of looking the path up (statx(2)).
+    /// Those of looking the path up (statx(2)), and the lack of a descriptor to read with.
     pub fn of_path(path: impl AsRef<Path>) -> Result<Device> {
         let path = path.as_ref();
-        let place = place_of_path(path).map_err(|cause| Error::io("device", cause).with_path(path))?;
-        Ok(Device::of_place(place))
+        let found = place_of_path(path).and_then(Device::of_place);
+        found.map_err(|cause| Error::io("device", cause).with_path(path))
     }
 
     /// Returns the layers below an open file, or of an open block device; otherwise as
     /// [`of_path`](Device::of_path).
     ///
     /// # Errors
-    /// Only those of statx(2) on the file.
+    /// As [`of_path`](Device::of_path).
     pub fn of_fd(fd: BorrowedFd<'_>) -> Result<Device> {
-        let place = place_of_fd(fd).map_err(|cause| Error::io("device", cause))?;
-        Ok(Device::of_place(place))
+        place_of_fd(fd).and_then(Device::of_place).map_err(|cause| Error::io("device", cause))
     }
 
     /// Returns a simulated disk of that name.
@@ -111,13 +110,17 @@ impl Device {
         }
     }
 
-    fn of_place(place: PathTarget) -> Device {
+    fn of_place(place: PathTarget) -> io::Result<Device> {
         let sys = std::fs::canonicalize("/sys").unwrap_or_else(|_| "/sys".into());
-        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        Device::in_system(
-            &System { sys: &sys, mounts: &mounts, lookup: &|path| place_of_path(path).ok() },
-            place,
-        )
+        let mounts = match std::fs::read("/proc/self/mountinfo") {
+            // A device of which nothing could be read would pass for one of which nothing is known.
+            Err(cause) if matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                return Err(cause);
+            }
+            read => read.unwrap_or_default(),
+        };
+        let system = System { sys: &sys, mounts: &mounts, lookup: &|path| place_of_path(path).ok() };
+        Ok(Device::in_system(&system, place))
     }
 
     fn in_system(system: &System<'_>, place: PathTarget) -> Device {

@@ -36,6 +36,9 @@ use crate::reactor::visited::VisitedShards;
 #[cfg(feature = "_sim")]
 use crate::reactor::world::{MachineCall, World};
 
+/// The number of the device of files whose own could not be found. No file system has it.
+const UNKNOWN_DEVICE: u64 = u64::MAX;
+
 /// An object that is notified of an engine's end.
 pub(crate) trait AtEnd: Send + Sync {
     /// Called once the engine has ended, on any thread; must not block.
@@ -363,9 +366,25 @@ impl EngineShared {
             return known;
         }
         // Read from sysfs outside the lock: it needs some system calls.
-        let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
+        let (number, device) = match self.inspect_device(fd) {
+            // It is unknown for this file alone: the next one may find a descriptor.
+            Err(error) if error.is_out_of_descriptors() => (UNKNOWN_DEVICE, Device::default()),
+            found => (number, found.unwrap_or_default()),
+        };
+        let device = Arc::new(device);
         self.report_uncalibrated(&device);
         self.lock_devices().add(number, device, &self.config, self.accounts_max())
+    }
+
+    /// Returns the device of an open file. Idle files are closed where that needs a descriptor.
+    fn inspect_device(&self, fd: BorrowedFd<'_>) -> Result<Device> {
+        let mut room = self.descriptor_room();
+        loop {
+            match Device::of_fd(fd) {
+                Err(error) if error.is_out_of_descriptors() && room.may_have_more() => room.wait(),
+                found => return found,
+            }
+        }
     }
 
     /// Returns whether direct requests of a file work, for which the kernel reports no alignment. One read of a block finds out. Where it

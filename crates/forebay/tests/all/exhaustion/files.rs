@@ -2,8 +2,9 @@
 
 use std::future::IntoFuture as _;
 
+use forebay::device::Device;
 use forebay::{DriverChoice, Engine, ErrorKind, File, FileCache, FilePlace, Open};
-use forebay_test::children::{limits, set_limit};
+use forebay_test::children::{all_descriptors, limits, set_limit};
 use futures::future::join_all;
 
 use super::child::scene;
@@ -188,6 +189,33 @@ fn no_descriptor_is_left() {
         engine.rename(&path, &other).wait().unwrap();
         assert_eq!(&files[0].read(0..8192).wait().unwrap()[..], &bytes_of(0..8192)[..]);
         drop(files);
+        close(engine);
+        drop(dir);
+        before.is_all_again();
+    });
+}
+
+/// Without a descriptor nothing could be read about the device of the first file on it. The engine knew nothing of it from then on:
+/// neither its name nor its calibration, for any file.
+#[test]
+fn a_device_is_found_once_a_descriptor_is_free() {
+    scene("files::a_device_is_found_once_a_descriptor_is_free", || {
+        let (before, dir) = (Holdings::now(), dir());
+        set_limit(libc::RLIMIT_NOFILE, 100);
+        let engine = Engine::start(config()).unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, bytes_of(0..8192)).unwrap();
+        let expected = Device::of_path(&path).unwrap().to_string();
+        let mut own = all_descriptors();
+        // One, for the file itself.
+        own.pop();
+        let first = engine.open(&path, Open::read().buffered()).wait().unwrap();
+        assert!(Device::of_path(&path).unwrap_err().is_out_of_descriptors());
+        assert_eq!(&first.read(5..100).wait().unwrap()[..], &bytes_of(5..100)[..]);
+        drop(own);
+        let second = engine.open(&path, Open::read().buffered()).wait().unwrap();
+        assert_eq!(second.device().to_string(), expected);
+        drop((first, second));
         close(engine);
         drop(dir);
         before.is_all_again();
