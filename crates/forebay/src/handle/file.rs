@@ -345,8 +345,12 @@ impl File {
     /// ```
     pub fn is_removed(&self) -> crate::Result<bool> {
         use crate::driver::meta::DescriptorOwner;
+        const OPERATION: &str = "is_removed";
         let core = &self.core;
-        core.engine().is_removed("is_removed", core.descriptor()).map_err(|error| core.describe(error))
+        if core.is_closed() {
+            return Err(core.describe(Error::new(ErrorKind::FileClosed, OPERATION)));
+        }
+        core.engine().is_removed(OPERATION, core.descriptor()).map_err(|error| core.describe(error))
     }
 
     /// Returns the identifier of this open file, shared by all its handles and unique within the process. A path opened twice

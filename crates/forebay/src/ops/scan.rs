@@ -217,8 +217,11 @@ impl Scan {
         let length = std::task::ready!(std::pin::Pin::new(length).poll(context));
         self.length = None;
         self.asked_length = true;
+        // No file has bytes so close to the largest offset, and the end of a request there would be beyond it.
+        let is_possible = i64::try_from(self.next.saturating_add(UNSIZED_BYTES_MAX)).is_ok();
+        let may_have_bytes = self.next < self.end && is_possible;
         Poll::Ready(length.map(|length| match length {
-            0 if self.next < self.end && !self.core.engine().is_simulated() => self.look_for_end(),
+            0 if may_have_bytes && !self.core.engine().is_simulated() => self.look_for_end(),
             length => self.end = self.end.min(length),
         }))
     }

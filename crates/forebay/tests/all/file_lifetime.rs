@@ -51,6 +51,7 @@ fn close_ends_every_handle_and_the_descriptor() {
                     other.len().wait().unwrap_err(),
                     other.truncate(0).wait().unwrap_err(),
                     other.try_lock(Lock::Shared).wait().unwrap_err(),
+                    other.is_removed().unwrap_err(),
                     other.clone().close().wait().unwrap_err(),
                 ] {
                     assert_eq!(error.kind(), ErrorKind::FileClosed, "{error}");

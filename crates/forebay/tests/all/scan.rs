@@ -435,6 +435,21 @@ fn files_without_a_length_are_read_to_their_end() {
     program.wait().unwrap();
 }
 
+/// A scan of an empty file looked for bytes wherever it started: near the largest number the end of its first request overflowed.
+#[test]
+fn an_empty_file_ends_before_any_start() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 0);
+    for open in [Open::read(), Open::read().buffered()] {
+        let file = engine.open(&path, open).wait().unwrap();
+        for start in [1, 4096, 1 << 40, i64::MAX as u64, 1 << 63, u64::MAX - 4096, u64::MAX - 1] {
+            let mut scan = file.scan().range(start..).start();
+            assert!(scan.next().wait().transpose().unwrap().is_none(), "{start}: {open:?}");
+        }
+    }
+}
+
 #[test]
 fn an_empty_file_costs_one_read() {
     let (engine, dir) = (engine(), dir());
