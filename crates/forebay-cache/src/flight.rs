@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -192,7 +193,8 @@ impl Wakers {
     fn wake(self, except: Option<u32>) {
         for (id, waker) in self.0.into_iter().chain(self.1) {
             if except != Some(id) {
-                waker.wake();
+                // One that panics must not keep the others waiting.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
         }
     }

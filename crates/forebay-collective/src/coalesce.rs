@@ -7,6 +7,7 @@
 
 use std::mem;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -246,7 +247,10 @@ impl Waiters {
     }
 
     pub(crate) fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
+        for waker in self.0 {
+            // One that panics must not keep the others waiting.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
     }
 }
 

@@ -52,7 +52,9 @@ impl InFlight {
         if self.count() == 0 {
             return Poll::Ready(());
         }
-        closers.push(waker.clone());
+        if !closers.iter().any(|known| known.will_wake(waker)) {
+            closers.push(waker.clone());
+        }
         Poll::Pending
     }
 
@@ -60,7 +62,7 @@ impl InFlight {
     #[cold]
     fn wake_closers(&self) {
         let closers = std::mem::take(&mut *self.lock());
-        closers.into_iter().for_each(wakes::wake);
+        wakes::wake_each(closers);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Waker>> {
@@ -85,3 +87,40 @@ impl Drop for Stay {
 
 /// Those of one call: in the engine, and in up to two files or directories.
 pub(crate) type Stays = [Option<Stay>; 3];
+
+#[cfg(all(test, not(forebay_loom)))]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("in a waker");
+        }
+    }
+
+    /// The end of the last call woke one closer after the other: behind a waker that panicked the others waited for ever.
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_closer_waiting() {
+        let (in_flight, count) = (Arc::<InFlight>::default(), Arc::new(Count(AtomicUsize::new(0))));
+        let stay = in_flight.enter();
+        let (panics, other) = (Waker::from(Arc::new(Panics)), Waker::from(count.clone()));
+        for waker in [&panics, &other, &other] {
+            assert!(in_flight.poll_none(waker).is_pending());
+        }
+        drop(stay);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "once, however often it was polled");
+        assert!(in_flight.poll_none(&other).is_ready());
+    }
+}

@@ -387,7 +387,7 @@ impl OpenEnd {
             opening.failed = failed.map(|error| (opening.number, error));
             std::mem::take(&mut opening.wakers)
         };
-        wakers.into_iter().for_each(wakes::wake);
+        wakes::wake_each(wakers);
     }
 }
 

@@ -96,7 +96,7 @@ impl Line {
             state.ended += 1;
             (next, std::mem::take(&mut state.lacking))
         };
-        next.into_iter().map(|(_, waker)| waker).chain(lacking).for_each(wakes::wake);
+        wakes::wake_each(next.into_iter().map(|(_, waker)| waker).chain(lacking));
     }
 }
 
