@@ -1,6 +1,6 @@
 //! From an object's location to its file, by the rules of object_store's `LocalFileSystem`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
@@ -35,11 +35,15 @@ pub(crate) fn may_be_object(location: &str) -> bool {
     }
 }
 
-/// Returns the name under which a file is written before it gets the name `path`; `number` makes it a free one.
+/// Returns the name under which a file is written before it gets the name `path`; `number` makes it a free one. It has only the part of
+/// the object's name before a `#`, because it would be an object's name otherwise, and only as much of it as fits.
 pub(crate) fn staged(path: &Path, number: u64) -> PathBuf {
-    let mut name = OsString::from(path.as_os_str());
-    name.push(format!("#{number}"));
-    name.into()
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let suffix = format!("#{number}");
+    let stem = name.split('#').next().unwrap_or_default();
+    let most = stem.len().min(NAME_BYTES_MAX - suffix.len());
+    let fits = (0..=most).rev().find(|end| stem.is_char_boundary(*end)).unwrap_or(0);
+    path.with_file_name(format!("{}{suffix}", &stem[..fits]))
 }
 
 /// Returns the name of the file of a lock. It has the form of a staged name, so neither this store nor `LocalFileSystem` lists it
@@ -47,6 +51,9 @@ pub(crate) fn staged(path: &Path, number: u64) -> PathBuf {
 pub(crate) fn lock(number: u64) -> String {
     format!("{LOCKS}{number}")
 }
+
+/// The longest name of a file on Linux.
+const NAME_BYTES_MAX: usize = 255;
 
 /// The prefix of the names of lock files.
 const LOCKS: &str = ".forebay#0";
@@ -92,8 +99,20 @@ mod tests {
         ] {
             assert_eq!(may_be_object(location), expected, "{location}");
         }
-        assert!(!may_be_object(&staged(Path::new("a/b"), 1).display().to_string()));
+        assert_eq!(staged(Path::new("/r/a/b"), 12), Path::new("/r/a/b#12"));
         assert!(!may_be_object(&lock(7)) && !is_staged(&lock(7)) && is_staged("a#7") && !is_staged("a#x"));
+    }
+
+    /// The staged file of `a#b` had the name of an object, `a#b#1`, and that of a name of 254 bytes had none.
+    #[test]
+    fn every_object_has_a_staged_name() {
+        for name in ["a#b", "#b", "a#", ".forebay#x", "x".repeat(255).as_str(), "ü".repeat(127).as_str()] {
+            for number in [0, 1, u64::MAX] {
+                let staged = staged(&Path::new("d").join(name), number).display().to_string();
+                assert!(is_staged(&staged) && staged.starts_with("d/"), "{staged}");
+                assert!(staged.len() <= "d/".len() + NAME_BYTES_MAX, "{staged}");
+            }
+        }
     }
 
     #[test]
