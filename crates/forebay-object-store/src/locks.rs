@@ -209,7 +209,7 @@ fn is_held(path: &Path) -> Failure {
 }
 
 /// Returns whether `path` is the name of an open file.
-async fn is_named(engine: &Engine, file: &File, path: &Path) -> Result<bool> {
+pub(crate) async fn is_named(engine: &Engine, file: &File, path: &Path) -> Result<bool> {
     let own = file.metadata().await?;
     let found = look_up(engine, path).await;
     Ok(found.is_ok_and(|found| (found.device(), found.inode()) == (own.device(), own.inode())))

@@ -16,7 +16,7 @@ use crate::finish::{Finish, finish};
 use crate::handles::look_up;
 use crate::is_broken;
 use crate::location;
-use crate::locks::{self, NameLocks, under_locks};
+use crate::locks::{self, NameLocks, is_named, under_locks};
 use crate::store::{ForebayStore, StoreState};
 
 /// Bytes of one request.
@@ -55,7 +55,7 @@ impl ForebayStore {
             };
             let result = put.await;
             if result.is_err() {
-                discard(&shared, &object.file, &object.staged).await;
+                let _ = discard(&shared, &object.file, &object.staged).await;
             }
             shared.handles.forget(&object.location);
             result
@@ -75,7 +75,7 @@ impl ForebayStore {
         Ok(finish(&self.shared.engine, async move {
             let (file, staged) = stage(&shared, &path).await?;
             if let Err(refused) = attributes::set(&file, &location, &attributes).await {
-                discard(&shared, &file, &staged).await;
+                let _ = discard(&shared, &file, &staged).await;
                 return Err(refused);
             }
             Ok(Upload {
@@ -207,7 +207,7 @@ impl Upload {
                     )))
                 }
                 Err(failure) => {
-                    discard(&shared, &object.file, &object.staged).await;
+                    let _ = discard(&shared, &object.file, &object.staged).await;
                     Err(failure)
                 }
                 completed => completed,
@@ -219,9 +219,9 @@ impl Upload {
 
     /// Removes what was written.
     pub(crate) fn abort(&mut self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let engine = self.shared.engine.clone();
-        let change = self.parts.leave(UploadState::Ended).ok_or_else(has_ended).map(|(_, staged)| {
-            finish(&engine.clone(), async move { Ok(engine.remove_file(&staged).await?) })
+        let shared = self.shared.clone();
+        let change = self.parts.leave(UploadState::Ended).ok_or_else(has_ended).map(|(file, staged)| {
+            finish(&shared.engine.clone(), async move { discard(&shared, &file, &staged).await })
         });
         async move { change?.await }
     }
@@ -233,10 +233,10 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some((_, staged)) = self.parts.leave(UploadState::Ended) {
-            let engine = self.shared.engine.clone();
+        if let Some((file, staged)) = self.parts.leave(UploadState::Ended) {
+            let shared = self.shared.clone();
             drop(self.shared.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-                let _ = engine.remove_file(&staged).await;
+                let _ = discard(&shared, &file, &staged).await;
             }));
         }
     }
@@ -365,6 +365,10 @@ async fn give_name(
     if locks::syncs_all(shared.durability(), *has_attributes) {
         file.sync(Durability::All).class(class).await?;
     }
+    // The name may be another put's by now. Some file systems count no names.
+    if file.is_removed()? && !is_named(&shared.engine, file, staged).await? {
+        return Err(abandoned(staged));
+    }
     if !matches!(condition, Condition::Absent) {
         shared.engine.rename_unsynced(staged, path).await?;
         return Ok(put.e_tag);
@@ -379,13 +383,21 @@ async fn give_name(
     Ok(put.e_tag)
 }
 
-/// Removes a staged file whose object was not put. If it was renamed before the failure, another put may have the name by now.
-async fn discard(shared: &StoreState, file: &File, staged: &Path) {
-    if let (Ok(own), Ok(found)) = (file.metadata().await, shared.engine.metadata(staged).await)
-        && (own.device(), own.inode()) == (found.device(), found.inode())
-    {
-        let _ = shared.engine.remove_file(staged).await;
+/// Removes a staged file whose object was not put. If it was renamed before the failure, or removed, another put may have the name by
+/// now.
+async fn discard(shared: &StoreState, file: &File, staged: &Path) -> Result<()> {
+    if !is_named(&shared.engine, file, staged).await? {
+        return Err(abandoned(staged));
     }
+    Ok(shared.engine.remove_file(staged).await?)
+}
+
+/// Returns the failure of an upload whose staged file is not its own any more.
+fn abandoned(staged: &Path) -> Failure {
+    Failure::text(format!(
+        "the staged file {} was removed before the object was whole, as one that was abandoned; put it again",
+        staged.display()
+    ))
 }
 
 /// Writes chunks one behind the other.

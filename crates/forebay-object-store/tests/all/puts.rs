@@ -190,6 +190,37 @@ async fn what_killed_processes_left_is_removed_by_its_age() {
     assert_eq!(store.remove_abandoned(day).await.unwrap(), 1, "its last name was a staged one");
 }
 
+/// An upload without a part for too long gave its object's name to the next upload's staged file, half written, which had the name of its
+/// own. Its abort and its drop removed that file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_upload_leaves_the_next_one_alone() {
+    let root = dir();
+    let engine = engine();
+    let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
+    let (at, staged) = (Path::from("a"), root.path().join("a#1"));
+    let day = Duration::from_secs(24 * 60 * 60);
+    for end in ["complete", "abort", "drop"] {
+        let mut idle = store.put_multipart(&at).await.unwrap();
+        idle.put_part("idle".into()).await.unwrap();
+        fs::File::open(&staged).unwrap().set_modified(SystemTime::now() - 2 * day).unwrap();
+        assert_eq!(store.remove_abandoned(day).await.unwrap(), 1);
+        let mut next = store.put_multipart(&at).await.unwrap();
+        next.put_part("half".into()).await.unwrap();
+        assert!(staged.exists());
+        match end {
+            "complete" => assert!(idle.complete().await.unwrap_err().to_string().contains("abandoned")),
+            "abort" => assert!(idle.abort().await.is_err()),
+            _ => drop(idle),
+        }
+        assert_eq!(settled(&engine, root.path()).await, 1, "{end}: the next one's");
+        assert!(matches!(store.head(&at).await, Err(Error::NotFound { .. })), "{end}");
+        next.put_part(" and half".into()).await.unwrap();
+        next.complete().await.unwrap();
+        assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "half and half", "{end}");
+        store.delete(&at).await.unwrap();
+    }
+}
+
 /// Where the file system has no extended attributes, they are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attributes_go_with_the_object_or_are_refused_by_name() {
