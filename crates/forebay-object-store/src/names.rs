@@ -7,6 +7,7 @@ use forebay::ErrorKind;
 
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
+use crate::handles::look_up;
 use crate::location;
 use crate::locks::{NameLocks, under_locks};
 use crate::store::{ForebayStore, StoreState};
@@ -132,13 +133,38 @@ async fn is_one_file(shared: &StoreState, one: &Path, other: &Path) -> bool {
 async fn move_over(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
     loop {
         match shared.rename(from, to).await {
-            Ok(()) => return sync_parents(shared, to).await,
+            Ok(()) => {
+                sync_parents(shared, to).await?;
+                return remove_other_name(shared, from, to).await;
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 make_parents_of_target(shared, from, to).await?;
             }
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Removes the name `from` where it leads to the file at `to` still: rename(2) with two names of one file does nothing.
+async fn remove_other_name(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
+    let has_others = look_up(&shared.engine, to).await.is_ok_and(|found| found.links() > 1);
+    if !has_others || !is_one_file(shared, from, to).await || is_one_name(shared, from, to).await {
+        return Ok(());
+    }
+    // The copy that made them one file may have failed to make that durable.
+    shared.sync_name(to).await?;
+    delete(shared, from, shared.is_durable()).await
+}
+
+/// Returns whether both lead to one entry of a directory, in which case may not count.
+async fn is_one_name(shared: &StoreState, one: &Path, other: &Path) -> bool {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().to_lowercase());
+    if name(one) != name(other) {
+        return false;
+    }
+    let [one, other] = [one, other].map(|path| path.parent().unwrap_or(path));
+    let both = (shared.engine.metadata(one).await, shared.engine.metadata(other).await);
+    !matches!(both, (Ok(one), Ok(other)) if (one.device(), one.inode()) != (other.device(), other.inode()))
 }
 
 /// Makes the directories above `to`. If `from` does not exist, or is a link that leads nowhere, that was the reason why a call on

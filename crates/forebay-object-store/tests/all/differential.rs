@@ -274,6 +274,9 @@ async fn run(store: &dyn ObjectStore, root: &FsPath, op: &Op, tag: u64) -> Outco
             let mode = if creates { RenameTargetMode::Create } else { RenameTargetMode::Overwrite };
             let options = RenameOptions::new().with_target_mode(mode);
             store.rename_opts(&from, &to, options).await?;
+            if !creates {
+                remove_other_name(&root.join(from.as_ref()), &root.join(to.as_ref()));
+            }
             Ok("renamed".to_string())
         }
         Op::List(prefix, offset) => {
@@ -319,6 +322,21 @@ fn do_beside(root: &FsPath, beside: &Beside, tag: u64) -> std::io::Result<()> {
             let path = root.join(name);
             fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path))
         }
+    }
+}
+
+/// Removes the old name of an object that was moved onto another name of its file, where `LocalFileSystem` leaves both.
+fn remove_other_name(from: &FsPath, to: &FsPath) {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    let identity = |path: &FsPath| fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let place = |path: &FsPath| {
+        let above = path.parent().and_then(|above| fs::canonicalize(above).ok());
+        above.map(|above| above.join(path.file_name().unwrap_or_default()))
+    };
+    let is_one_file = identity(from).is_some() && identity(from) == identity(to);
+    if is_one_file && place(from) != place(to) && fs::metadata(to).is_ok_and(|found| found.nlink() > 1) {
+        fs::remove_file(from).expect("a second name");
     }
 }
 

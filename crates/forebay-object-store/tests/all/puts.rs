@@ -221,6 +221,31 @@ async fn an_abandoned_upload_leaves_the_next_one_alone() {
     }
 }
 
+/// rename(2) with two names of one file does nothing: an object that was moved onto its copy stayed where it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_is_moved_onto_its_copy() {
+    let root = dir();
+    fs::create_dir(root.path().join("d")).unwrap();
+    std::os::unix::fs::symlink("d", root.path().join("link")).unwrap();
+    for durability in [Durability::Data, Durability::None] {
+        let store = settings(root.path()).put_durability(durability).open().await.unwrap();
+        let (from, to) = (Path::from("a"), Path::from("d/b"));
+        store.put(&from, "data".into()).await.unwrap();
+        store.copy(&from, &to).await.unwrap();
+        store.copy(&from, &Path::from("c")).await.unwrap();
+        store.rename(&from, &to).await.unwrap();
+        assert!(matches!(store.head(&from).await, Err(Error::NotFound { .. })));
+        // The same name by another way, and by the same one.
+        for same in ["link/b", "d/b"] {
+            store.rename(&Path::from(same), &to).await.unwrap();
+        }
+        for left in [to, Path::from("c")] {
+            assert_eq!(store.get(&left).await.unwrap().bytes().await.unwrap(), "data");
+            store.delete(&left).await.unwrap();
+        }
+    }
+}
+
 /// Where the file system has no extended attributes, they are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attributes_go_with_the_object_or_are_refused_by_name() {
