@@ -9,7 +9,9 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::{Engine, ErrorKind, FileCache, FileEntry, FilePlace, FileUse, Metadata, Open, Pending};
+use forebay::{
+    Engine, ErrorKind, FileCache, FileEntry, FilePlace, FileUse, Metadata, Open, Pending, internal,
+};
 
 use crate::failure::{Failure, Result};
 
@@ -30,6 +32,7 @@ const KNOWN_MIN: usize = 64;
 
 /// Open files by their location.
 pub(crate) struct Handles {
+    engine: Engine,
     pub(crate) cache: FileCache,
     known: Mutex<HandleMap>,
 }
@@ -43,12 +46,13 @@ struct HandleMap {
 impl Handles {
     pub(crate) fn new(engine: &Engine, open: Open, files_max: Option<usize>) -> Handles {
         let known = HandleMap { handles: HashMap::default(), handles_max: KNOWN_MIN };
-        Handles { cache: FileCache::new(engine, open, files_max), known: Mutex::new(known) }
+        let cache = FileCache::new(engine, open, files_max);
+        Handles { engine: engine.clone(), cache, known: Mutex::new(known) }
     }
 
     /// Returns the file of an object that is open already, if it is the one with this metadata.
     pub(crate) fn get(&self, location: &str, found: &Metadata) -> Option<FileUse> {
-        let known = self.known();
+        let known = self.known()?;
         known.handles.get(location).filter(|handle| handle.identity == identity(found))?.entry.get()
     }
 
@@ -75,7 +79,7 @@ impl Handles {
     }
 
     fn put(&self, location: &str, handle: Handle) {
-        let mut known = self.known();
+        let Some(mut known) = self.known() else { return };
         if known.handles.len() >= known.handles_max {
             known.handles.retain(|_, handle| handle.entry.is_open());
             known.handles_max = KNOWN_MIN.max(2 * known.handles.len());
@@ -87,19 +91,21 @@ impl Handles {
 
     /// Closes the file of an object that was deleted or replaced, once no read uses it: an open file keeps its space.
     pub(crate) fn forget(&self, location: &str) {
-        let handle = self.known().handles.remove(location);
+        let handle = self.known().and_then(|mut known| known.handles.remove(location));
         drop(handle);
     }
 
     /// Closes all files that no read uses, and each other one when its last read ends; waits for the opens under way.
     pub(crate) fn clear(&self) -> Pending<()> {
-        let handles = std::mem::take(&mut self.known().handles);
+        let handles = self.known().map(|mut known| std::mem::take(&mut known.handles));
         drop(handles);
         self.cache.close_idle()
     }
 
-    fn known(&self) -> MutexGuard<'_, HandleMap> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the handles; `None` in the child of a fork, which may have copied the lock while it was held.
+    fn known(&self) -> Option<MutexGuard<'_, HandleMap>> {
+        let is_forked = internal::is_forked(&self.engine);
+        (!is_forked).then(|| self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

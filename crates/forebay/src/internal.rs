@@ -106,7 +106,7 @@ impl ErrorExt for Error {
     }
 }
 
-/// Returns whether this process was forked from the engine's. The C interface avoids its locks there.
+/// Returns whether this process was forked from the engine's. Crates avoid their locks there.
 pub fn is_forked(engine: &Engine) -> bool {
     engine.shared().is_forked()
 }
