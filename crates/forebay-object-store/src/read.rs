@@ -319,7 +319,8 @@ async fn read_batch(
     let is_long = |range: &Range<u64>| range.end - range.start > BATCHED_BYTES_MAX;
     let mut batched = Vec::with_capacity(ranges.len());
     batched.extend(ranges.iter().filter(|range| !is_long(range)).cloned());
-    let batch = file.read_many(batched).gap_bytes_max(gap_bytes_max).waste_bytes_max(4 * gap_bytes_max);
+    let batch =
+        file.read_many(batched).gap_bytes_max(gap_bytes_max).waste_bytes_max(gap_bytes_max.saturating_mul(4));
     let batch = async { Ok(batch.class(class).detached().await?) };
     let long: Vec<Range<u64>> = ranges.iter().filter(|range| is_long(range)).cloned().collect();
     let long = stream::iter(long).map(move |range| read_long(file, range, class));

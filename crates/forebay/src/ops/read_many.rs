@@ -332,7 +332,7 @@ impl Ask {
 
     /// As [`start`](Self::start), for a stream.
     fn start_stream(self) -> Option<Run> {
-        let queue = self.depth as usize * 2;
+        let queue = (self.depth as usize).saturating_mul(2).min(self.ranges.len().max(1));
         self.start(Some(queue))
     }
 

@@ -467,6 +467,29 @@ fn the_same_from_a_thread_a_shard_and_both_kinds_of_tokio() {
     );
 }
 
+/// A stream's queue had two places for each request that may be in flight, however few ranges there were: the largest depth ended the
+/// process, which has no memory for so many.
+#[test]
+fn a_stream_may_have_any_depth() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 1 << 20);
+    for open in [Open::read(), Open::read().adaptive()] {
+        let file = engine.open(&path, open).wait().unwrap();
+        for count in [0, 1, 2, 500_u64] {
+            let ranges = (0..count).map(|n| n * 2000..n * 2000 + 100);
+            let mut stream = file.read_many(ranges).depth(u32::MAX).stream();
+            let mut left = count;
+            while let Some((number, result)) = stream.next().wait() {
+                let at = number as u64 * 2000;
+                assert!(result.unwrap()[..] == bytes_of(at..at + 100)[..], "{at}");
+                left -= 1;
+            }
+            assert_eq!(left, 0, "of {count}");
+        }
+    }
+}
+
 #[cfg(feature = "stream")]
 #[test]
 fn the_stream_is_a_stream() {
