@@ -111,13 +111,13 @@ impl AioDriver {
     /// Creates a driver for `depth` requests that any thread may enter, one at a time.
     ///
     /// # Errors
-    /// The reason why the system has no native AIO for this process, with the remedy.
-    pub(crate) fn for_visitors(depth: u32) -> Result<AioDriver, Degradation> {
+    /// The system's refusal of native AIO for this process; [`refused`] tells it.
+    pub(crate) fn for_visitors(depth: u32) -> Result<AioDriver, Refusal> {
         let depth = depth.max(1);
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| refused(&Refusal { call: "eventfd", error: errno.into() }))?;
+            .map_err(|errno| Refusal { call: "eventfd", error: errno.into() })?;
         let event = Arc::new(event);
-        let context = Context::new(depth).map_err(|refusal| refused(&refusal))?;
+        let context = Context::new(depth)?;
         Ok(AioDriver {
             context: Some(context),
             flights: Flights::new(depth),
@@ -366,7 +366,7 @@ fn clamp(result: i64) -> i32 {
 }
 
 #[cold]
-fn refused(Refusal { call, error }: &Refusal) -> Degradation {
+pub(crate) fn refused(Refusal { call, error }: &Refusal) -> Degradation {
     let remedy = match error.raw_os_error() {
         Some(libc::EAGAIN) => "raise the limit of AIO requests: sysctl fs.aio-max-nr",
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",

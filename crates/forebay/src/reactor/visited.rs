@@ -361,6 +361,9 @@ struct ShardCount {
     count: usize,
     /// No more are made: the kernel refused one, or the engine ends.
     closed: bool,
+    /// The number of requests until the kernel is asked again, which had no descriptor for one.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    skips: u32,
 }
 
 impl VisitedShards {

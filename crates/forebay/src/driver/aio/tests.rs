@@ -304,9 +304,10 @@ fn a_system_without_room_for_a_context_is_told() {
     let limit = std::fs::read_to_string("/proc/sys/fs/aio-max-nr").unwrap();
     let limit: u32 = limit.trim().parse().unwrap();
     let (Some(_), Some(beyond)) = (driver(1), limit.checked_add(1)) else { return };
-    let Err(refused) = AioDriver::for_visitors(beyond) else {
+    let Err(refusal) = AioDriver::for_visitors(beyond) else {
         panic!("{beyond} requests are beyond {limit}")
     };
+    let refused = refused(&refusal);
     assert_eq!(refused.what, "worker rings");
     assert!(refused.why.contains("io_setup"), "{refused}");
     assert!(refused.remedy.contains("fs.aio-max-nr") || beyond > 1 << 22, "{refused}");

@@ -1,11 +1,12 @@
 //! The kernel's interface that the rings of a runtime's workers are made of.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::base::health::Degradation;
 use crate::driver::Driver;
-use crate::driver::aio::AioDriver;
+use crate::driver::aio::{self, AioDriver};
 use crate::driver::uring::{Keeper, UringDriver};
 
 pub(crate) enum Interface {
@@ -19,11 +20,13 @@ impl Interface {
     /// Makes a driver for visitors, and returns the descriptor to watch.
     ///
     /// # Errors
-    /// The reason for a failure, and the remedy.
-    pub(super) fn make(&self, depth: u32) -> Result<(Driver, OwnedFd), Degradation> {
+    /// The reason for a failure with the remedy, and the system's error.
+    pub(super) fn make(&self, depth: u32) -> Result<(Driver, OwnedFd), (Degradation, io::Error)> {
         let remedy = "raise RLIMIT_MEMLOCK and the limit of open files";
-        let refused =
-            |error| Degradation::new("worker rings", format!("the kernel refused one: {error}"), remedy);
+        let refused = |error: io::Error| {
+            let why = format!("the kernel refused one: {error}");
+            (Degradation::new("worker rings", why, remedy), error)
+        };
         match self {
             Interface::Uring(keeper) => {
                 let driver = UringDriver::for_visitors(depth, keeper.clone()).map_err(refused)?;
@@ -31,7 +34,8 @@ impl Interface {
                 Ok((Driver::Uring(driver), descriptor))
             }
             Interface::Aio => {
-                let driver = AioDriver::for_visitors(depth)?;
+                let driver = AioDriver::for_visitors(depth)
+                    .map_err(|refusal| (aio::refused(&refusal), refusal.error))?;
                 let descriptor = driver.descriptor().map_err(refused)?;
                 Ok((Driver::Aio(driver), descriptor))
             }

@@ -27,6 +27,26 @@ use crate::base::health::Degradation;
 use crate::io::config::WorkerRings;
 use crate::reactor::engine_shared::EngineShared;
 
+/// Requests for a ring that are refused after one for which no descriptor was free.
+const SKIPS: u32 = 255;
+
+/// The reason why a thread has no ring.
+enum NoRing {
+    /// None is made for it any more.
+    Ever,
+    /// No descriptor is free.
+    Yet,
+}
+
+impl NoRing {
+    fn after(error: &io::Error) -> NoRing {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => NoRing::Yet,
+            _ => NoRing::Ever,
+        }
+    }
+}
+
 /// The groups of an engine, one for each runtime that has used it.
 #[derive(Default)]
 pub(super) struct Groups(Mutex<Vec<Arc<Group>>>);
@@ -118,7 +138,16 @@ fn sit(engine: &Arc<EngineShared>) -> Option<Seat> {
         return None;
     }
     let at = if is_worker { group.threads.fetch_add(1, Ordering::Relaxed) % workers } else { 0 };
-    let ring = group.ring(engine, &handle, at);
+    let ring = match group.ring(engine, &handle, at) {
+        Ok(ring) => Some(ring),
+        Err(NoRing::Ever) => None,
+        Err(NoRing::Yet) => {
+            if is_worker {
+                group.threads.fetch_sub(1, Ordering::Relaxed);
+            }
+            return None;
+        }
+    };
     // Only the thread that drives a current-thread runtime polls its attendant: another one, in `Handle::block_on`, would depend on it.
     if let Some(ring) = &ring
         && !is_worker
@@ -133,33 +162,48 @@ fn sit(engine: &Arc<EngineShared>) -> Option<Seat> {
 }
 
 impl VisitedShards {
-    /// Returns a shard that no runtime has, made now if need be. `None` without a free place, or if the kernel refuses a ring.
-    fn lease(&self, engine: &Arc<EngineShared>) -> Option<Arc<VisitedShard>> {
+    /// Returns a shard that no runtime has, made now if need be.
+    ///
+    /// # Errors
+    /// Those of a lack of free places, and of the kernel's refusal of a ring.
+    fn lease(&self, engine: &Arc<EngineShared>) -> Result<Arc<VisitedShard>, NoRing> {
         let mut made = self.lock();
         let is_free =
             |visited: &&Arc<VisitedShard>| !visited.is_over() && !visited.leased.swap(true, Ordering::AcqRel);
         if made.closed {
-            return None;
+            return Err(NoRing::Ever);
         }
         if let Some(free) = self.iter().find(is_free) {
-            return Some(free.clone());
+            return Ok(free.clone());
         }
         if made.count == self.places() {
-            return None;
+            return Err(NoRing::Ever);
         }
-        let (driver, descriptor) = match self.interface.get()?.make(engine.config.queue_depth) {
+        if made.skips > 0 {
+            made.skips -= 1;
+            return Err(NoRing::Yet);
+        }
+        let interface = self.interface.get().ok_or(NoRing::Ever)?;
+        let (driver, descriptor) = match interface.make(engine.config.queue_depth) {
             Ok(made) => made,
-            Err(Degradation { what, why, remedy }) => {
-                made.closed = true;
+            Err((Degradation { what, why, remedy }, error)) => {
+                let none = NoRing::after(&error);
+                match none {
+                    NoRing::Ever => made.closed = true,
+                    NoRing::Yet => made.skips = SKIPS,
+                }
                 drop(made);
+                if matches!(none, NoRing::Yet) {
+                    engine.idle_files.give_way();
+                }
                 engine.degrade_once(&what, &why, &remedy);
-                return None;
+                return Err(none);
             }
         };
-        let visited = self.add(&mut made, engine, driver)?;
+        let visited = self.add(&mut made, engine, driver).ok_or(NoRing::Ever)?;
         let first = visited.descriptor.set(descriptor);
         debug_assert!(first.is_ok(), "a ring has one descriptor");
-        Some(visited)
+        Ok(visited)
     }
 }
 
@@ -202,12 +246,12 @@ impl Group {
         engine: &Arc<EngineShared>,
         handle: &Handle,
         at: usize,
-    ) -> Option<Arc<VisitedShard>> {
+    ) -> Result<Arc<VisitedShard>, NoRing> {
         let attendant = {
             let mut rings = self.lock();
-            let place = rings.get_mut(at)?;
+            let place = rings.get_mut(at).ok_or(NoRing::Ever)?;
             if let Some(ring) = place {
-                return Some(ring.clone());
+                return Ok(ring.clone());
             }
             let ring = engine.visited.lease(engine)?;
             match watched(&ring, engine.config.worker_rings) {
@@ -219,20 +263,23 @@ impl Group {
                 Err(why) => {
                     drop(rings);
                     ring.leased.store(false, Ordering::Release);
-                    self.give_up();
-                    engine.degrade_once(
-                        "worker rings",
-                        &format!("a Tokio runtime does not watch them: {why}; its tasks' operations go through the shards"),
-                        "build the runtime with enable_io or enable_all; see Config::worker_rings",
-                    );
-                    return None;
+                    let none = NoRing::after(&why);
+                    if matches!(none, NoRing::Ever) {
+                        self.give_up();
+                        engine.degrade_once(
+                            "worker rings",
+                            &format!("a Tokio runtime does not watch them: {why}; its tasks' operations go through the shards"),
+                            "build the runtime with enable_io or enable_all; see Config::worker_rings",
+                        );
+                    }
+                    return Err(none);
                 }
             }
         };
         let ring = attendant.ring.clone();
         // Without the lock: a runtime that shuts down drops the task immediately, which gives the group up.
         handle.spawn(attendant);
-        Some(ring)
+        Ok(ring)
     }
 
     /// Ends the attendants, which leave their rings to other runtimes. Shard 0 takes over operations in flight.
@@ -250,21 +297,20 @@ impl Group {
 /// Registers a ring's descriptor with the poller of the runtime that this thread is in.
 ///
 /// # Errors
-/// The reason for the runtime's refusal.
-fn watched(ring: &VisitedShard, choice: WorkerRings) -> Result<AsyncFd<OwnedFd>, String> {
-    let descriptor = ring.descriptor.get().ok_or("the ring has no descriptor")?;
-    let descriptor = descriptor.try_clone().map_err(|error| error.to_string())?;
+/// The reason for the runtime's refusal, and the lack of a descriptor.
+fn watched(ring: &VisitedShard, choice: WorkerRings) -> io::Result<AsyncFd<OwnedFd>> {
+    let descriptor = ring.descriptor.get().ok_or_else(|| io::Error::other("the ring has no descriptor"))?;
+    let descriptor = descriptor.try_clone()?;
     #[allow(deprecated, reason = "its successor came with Tokio 1.53, and the descriptor is owned")]
     let register = move || AsyncFd::with_interest(descriptor, Interest::READABLE);
-    let registered = match choice {
+    match choice {
         WorkerRings::Always => register(),
         // Tokio panics where a runtime has no I/O driver, and has no other way to tell.
         _ if cfg!(panic = "abort") => {
-            return Err("a panic would abort this program, so the runtime cannot be asked".into());
+            Err(io::Error::other("a panic would abort this program, so the runtime cannot be asked"))
         }
         _ => quietly(register).unwrap_or_else(|| Err(io::Error::other("it has no I/O driver"))),
-    };
-    registered.map_err(|error| error.to_string())
+    }
 }
 
 /// Runs `run`, which may panic, without a report by the panic hook. Returns `None` after a panic.

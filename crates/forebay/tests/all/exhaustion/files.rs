@@ -222,6 +222,43 @@ fn a_device_is_found_once_a_descriptor_is_free() {
     });
 }
 
+/// A runtime whose first operation found no descriptor for a ring had none from then on.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_runtime_gets_its_ring_once_descriptors_are_free() {
+    scene("files::a_runtime_gets_its_ring_once_descriptors_are_free", || {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // Tokio may keep descriptors of the first one as long as the process lives.
+        drop(runtime());
+        let (before, dir) = (Holdings::now(), dir());
+        set_limit(libc::RLIMIT_NOFILE, 100);
+        let path = dir.path().join("file");
+        std::fs::write(&path, bytes_of(0..8192)).unwrap();
+        let [engine, fresh] = [(); 2].map(|()| Engine::start(config().shards(1)).unwrap());
+        let file = engine.open(&path, Open::read()).wait().unwrap();
+        let same = fresh.open(&path, Open::read()).wait().unwrap();
+        let runtime = runtime();
+        let read = async |file: &File| {
+            // More than those that are refused without asking the kernel.
+            for _ in 0..300 {
+                assert_eq!(&file.read(0..4096).await.unwrap()[..], &bytes_of(0..4096)[..]);
+            }
+        };
+        let own = all_descriptors();
+        runtime.block_on(read(&file));
+        assert_eq!(engine.health().worker_rings, None);
+        drop(own);
+        runtime.block_on(read(&file));
+        runtime.block_on(read(&same));
+        assert_eq!(engine.health().worker_rings, fresh.health().worker_rings);
+        drop((file, same, runtime));
+        close(engine);
+        close(fresh);
+        drop(dir);
+        before.is_all_again();
+    });
+}
+
 /// Returns the number of rings' descriptors in this process.
 fn rings() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
