@@ -173,11 +173,13 @@ impl File {
             None => opened.main.alignment().offset <= 1,
         };
         if !is_whole && opened.buffered.is_none() {
-            let buffered = self.open_again(py, Mode::Buffered)?;
-            opened.buffered = Some(buffered.clone());
-            if let Some(here) = &mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner) {
-                *here = Here::new(opened.clone());
-            }
+            let new = self.open_again(py, Mode::Buffered)?;
+            let mut known = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            // Only a file that is found here is closed, after its calls.
+            let here = known.as_mut().ok_or_else(|| self.refuse_closed())?;
+            let faster = here.get().and_then(|opened| opened.buffered.clone());
+            opened.buffered = Some(faster.unwrap_or(new));
+            *here = Here::new(opened.clone());
         }
         let main = self.handle(opened.main.clone());
         Ok((Writers { main, buffered: opened.buffered.clone() }, opened))

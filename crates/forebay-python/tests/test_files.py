@@ -1,6 +1,7 @@
 """Opening, reading, writing and closing."""
 
 import array
+import contextlib
 import errno
 import mmap
 import os
@@ -361,6 +362,25 @@ def test_a_closed_file_lets_calls_end(data, content):
     file.close()
     [thread.join(20) for thread in threads]
     assert not any(thread.is_alive() for thread in threads) and all(results)
+
+
+def test_nothing_is_written_once_a_file_is_closed(tmp_path):
+    """A first write that is not of whole blocks opens the file once more. If it was closed meanwhile, that one stayed open, and bytes
+    were written by it afterwards."""
+    for number in range(200):
+        path = tmp_path / str(number)
+        file = forebay.open(path, write=True, create=True)
+
+        def write(file=file):
+            with contextlib.suppress(ValueError, OSError, forebay.Error):
+                file.write(0, b"late")
+
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        [thread.start() for thread in threads]
+        file.close()
+        found = path.read_bytes()
+        [thread.join() for thread in threads]
+        assert path.read_bytes() == found
 
 
 def test_figures(data):
