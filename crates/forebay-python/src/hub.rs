@@ -188,6 +188,7 @@ impl Hub {
             ready.into_iter().map(poll).collect()
         });
         process::current().release_returned(py);
+        let mut settled = Ok(());
         for (number, polled, job) in polled {
             match polled {
                 Poll::Pending => {
@@ -201,12 +202,13 @@ impl Hub {
                     let pending = lock(&inner.calls).pending.remove(&number);
                     let result = end(py, outcome);
                     if let Some(pending) = pending {
-                        settle(pending.future.bind(py), result)?;
+                        // A signal's handler may raise in it; that must not keep the other calls from their results.
+                        settled = settled.and(settle(pending.future.bind(py), result));
                     }
                 }
             }
         }
-        Ok(())
+        settled
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -4,6 +4,7 @@ import array
 import asyncio
 import gc
 import os
+import select
 import sys
 import threading
 import weakref
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import forebay
 from conftest import SIZE
 from forebay import _aio
+from forebay._forebay import Hub
 
 HOLES = 1 << 40
 
@@ -293,6 +295,32 @@ def test_without_a_loop_there_is_a_clear_error(data):
         call = file.aread(0, 1)
         with pytest.raises(RuntimeError, match="no running event loop"):
             call.send(None)
+
+
+def test_a_future_that_raises_keeps_no_other_call_waiting(data, content):
+    """A signal's handler may raise while the hub sets a future: the results of the calls that ended in the same turn were lost."""
+    hub, ended = Hub(), []
+
+    class Raising:
+        def done(self):
+            return False
+
+        def set_result(self, value):
+            ended.append(value)
+            raise InterruptedError
+
+    with forebay.open(data, "direct") as file:
+        calls = [file._begin_read(hub, Raising, number * 4096, 4096) for number in range(64)]
+        left = [number for number, call in enumerate(calls) if call.future is not None]
+        poll = select.poll()
+        poll.register(hub.fileno(), select.POLLIN)
+        while len(ended) < len(left):
+            assert poll.poll(30_000), f"{len(ended)} of {len(left)} calls have ended"
+            try:
+                hub.run()
+            except InterruptedError:
+                pass
+    assert sorted(ended) == sorted(content[number * 4096 :][:4096] for number in left)
 
 
 def test_an_interrupted_loop(program, tmp_path):
