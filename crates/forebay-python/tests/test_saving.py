@@ -190,6 +190,40 @@ def test_a_save_that_fails_leaves_the_old_file(program, tmp_path, background):
     )
 
 
+def test_a_save_without_a_descriptor_for_its_folder_leaves_the_old_file(program, tmp_path):
+    """The folder was opened to be synced after the name was replaced: the save raised, and the old file was gone."""
+    program(
+        """
+        import errno, os, resource, sys
+        from forebay._output import Output
+        path = sys.argv[1]
+        with open(path, "wb") as file:
+            file.write(b"old")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        own = []
+        try:
+            with Output(path) as output:
+                # Whole blocks, which need no second descriptor.
+                output.write(bytes(1 << 20))
+                try:
+                    while True:
+                        own.append(os.open("/dev/null", os.O_RDONLY))
+                except OSError:
+                    pass
+        except OSError as error:
+            assert error.errno == errno.EMFILE, error
+        else:
+            raise SystemExit("it was saved without a descriptor")
+        for descriptor in own:
+            os.close(descriptor)
+        with open(path, "rb") as file:
+            assert file.read() == b"old"
+        assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+        """,
+        tmp_path / "file",
+    )
+
+
 def test_a_block_that_raises_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")

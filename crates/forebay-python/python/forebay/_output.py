@@ -7,7 +7,8 @@ import os
 import secrets
 import stat
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ import forebay
 from forebay._calls import Calls
 from forebay._forebay import Call
 
-__all__ = ["Output", "sync_folder"]
+__all__ = ["Output", "synced_folder"]
 
 # Each write is one operation of the core, which continues without a poll.
 _CHUNK_BYTES = 8 << 20
@@ -121,8 +122,8 @@ class Output:
         if mode is not None:
             os.chmod(self._temporary, mode)
         self._file.sync()
-        os.replace(self._temporary, self._path)
-        sync_folder(os.path.dirname(self._path))
+        with synced_folder(os.path.dirname(self._path)):
+            os.replace(self._temporary, self._path)
 
     def __enter__(self) -> Output:
         return self
@@ -144,10 +145,12 @@ class Output:
                     os.unlink(self._temporary)
 
 
-def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Makes the names in a folder durable."""
+@contextmanager
+def synced_folder(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Makes the names in a folder durable at the block's end. Without a descriptor for that, the block is not begun."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        yield
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 import forebay
-from forebay._output import Output, sync_folder
+from forebay._output import Output, synced_folder
 
 __all__ = ["CheckpointReader", "CheckpointWriter"]
 
@@ -45,8 +45,8 @@ class _Files(FileSystem):
                 yield output
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        os.replace(path, new_path)
-        sync_folder(Path(new_path).parent)
+        with synced_folder(Path(new_path).parent):
+            os.replace(path, new_path)
 
     def rm_file(self, path: str | os.PathLike[str]) -> None:
         """Removes nothing: torch removes the old metadata before it renames the new, and `rename` replaces them."""
