@@ -171,6 +171,18 @@ async def test_reads_of_a_loop_are_batches(data, content, tmp_path, batches, mon
     assert (await fs._info(str(tmp_path / "new")))["size"] == 7
 
 
+async def test_a_path_that_no_file_can_have_fails_alone(data, content):
+    """The reads that start in one turn of a loop are one batch: all of them raised the ValueError of one."""
+    fs = AsyncForebayFileSystem(asynchronous=True)
+    reads = fs._cat_file("/a\0b"), fs._cat_file(str(data), 0, 5)
+    for found in (
+        await asyncio.gather(*reads, return_exceptions=True),
+        await fs._cat_ranges(["/a\0b", str(data)], 0, 5),
+        fs.sync_fs.cat_ranges(["/a\0b", str(data)], 0, 5),
+    ):
+        assert isinstance(found[0], ValueError) and found[1] == content[:5]
+
+
 async def test_long_ranges_are_read_by_themselves(fs, tmp_path, batches):
     calls = batches(forebay._batch)
     content = known(0, 10 << 20)

@@ -60,22 +60,22 @@ class Batch:
 
     def __init__(self, ranges: Iterable[tuple[str, int | None, int | None]], mode: str) -> None:
         self._mode = mode
-        self._results: list[bytes | OSError] = []
+        self._results: list[bytes | Exception] = []
         self._numbers: dict[str, int] = {}
         # Of those that are left to read: a file's number, offset and length; and the places of their results.
         self._requests: list[tuple[int, int, int]] = []
         self._places: list[int] = []
         # Long ranges: the place of the result, path, start and end.
         self._long: list[tuple[int, str, int, int]] = []
-        sizes: dict[str, int | OSError] = {}
+        sizes: dict[str, int | Exception] = {}
         for number, (path, start, end) in enumerate(ranges):
             if path not in sizes:
                 try:
                     sizes[path] = _size(path, mode)
-                except OSError as error:
+                except (OSError, ValueError) as error:
                     sizes[path] = error
             size = sizes[path]
-            if isinstance(size, OSError):
+            if isinstance(size, Exception):
                 self._results.append(size)
                 continue
             if size == 0 and not start and end is None:
@@ -90,7 +90,7 @@ class Batch:
                 self._requests.append((self._numbers.setdefault(path, len(self._numbers)), start, end - start))
                 self._places.append(number)
 
-    def read(self, max_gap: int | None = None) -> list[bytes | OSError]:
+    def read(self, max_gap: int | None = None) -> list[bytes | Exception]:
         """Reads them."""
         try:
             files = Files(list(self._numbers), self._mode)
@@ -104,7 +104,7 @@ class Batch:
             self._results[number] = self._read_one(path, start, end)
         return self._results
 
-    async def aread(self, max_gap: int | None = None) -> list[bytes | OSError]:
+    async def aread(self, max_gap: int | None = None) -> list[bytes | Exception]:
         """Reads them on an asyncio loop."""
         turn = asyncio.Semaphore(_LONG_READS)
         await asyncio.gather(self._aread_short(max_gap), *(self._aread_long(turn, *each) for each in self._long))
@@ -115,7 +115,7 @@ class Batch:
             try:
                 with open_to_read(path, self._mode) as file:
                     self._results[number] = await file.aread(start, end - start)
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._results[number] = error
 
     async def _aread_short(self, max_gap: int | None) -> None:
@@ -138,10 +138,10 @@ class Batch:
         for number, (file, start, length) in zip(self._places, self._requests):
             self._results[number] = self._read_one(paths[file], start, start + length)
 
-    def _read_one(self, path: str, start: int | None, end: int | None) -> bytes | OSError:
+    def _read_one(self, path: str, start: int | None, end: int | None) -> bytes | Exception:
         try:
             return read_file(path, start, end, self._mode)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             return error
 
 

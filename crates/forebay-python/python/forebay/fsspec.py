@@ -122,10 +122,10 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
         return Batch(zip(map(self._strip_protocol, paths), starts, ends), self.read_mode)
 
 
-def _checked(results: list[bytes | OSError], on_error: str) -> list[bytes | OSError]:
+def _checked(results: list[bytes | Exception], on_error: str) -> list[bytes | Exception]:
     if on_error != "return":
         for result in results:
-            if isinstance(result, OSError):
+            if isinstance(result, Exception):
                 raise result
     return results
 

@@ -118,10 +118,10 @@ def _bounds(byte_range: ByteRequest | None) -> tuple[int | None, int | None]:
 
 
 def _numbered(
-    key: str, results: Sequence[bytes | OSError], prototype: BufferPrototype
+    key: str, results: Sequence[bytes | Exception], prototype: BufferPrototype
 ) -> list[tuple[int, Buffer | None]]:
     """Numbers the parts, or raises as zarr's own stores do: a group, in which an absent key is FileNotFoundError."""
-    errors = [result for result in results if isinstance(result, OSError)]
+    errors = [result for result in results if isinstance(result, Exception)]
     if errors:
         raise BaseExceptionGroup(
             "parts could not be read",
