@@ -266,16 +266,17 @@ impl Budget {
         options.log_segment_bytes.unwrap_or(usual.clamp(MIB, 64 * MIB))
     }
 
-    /// Returns the disk space that a full store needs to continue, with these bytes in memtables and in tables. All memory is
+    /// Returns the disk space that a full store needs to continue, with these bytes of flushes to come and in tables. All memory is
     /// flushed to tables, one table of the last level is rewritten, and each log gets its next segment. With deletions each such
     /// step frees more than it uses.
     ///
     /// The result is a multiple of a sixteenth of the largest store's need, plus one step, which suffices until the reserve has
-    /// grown.
-    pub(crate) fn reserve(&self, options: &Options, memtables: u64, tables: u64) -> u64 {
-        let needed = self.space_to_go_on(options, memtables, tables);
+    /// grown. The tables of many keyspaces may need more than the memtables' share.
+    pub(crate) fn reserve(&self, options: &Options, unflushed: u64, tables: u64) -> u64 {
+        let needed = self.space_to_go_on(options, unflushed, tables);
         let step = self.reserve_step(options);
-        (needed.next_multiple_of(step) + step).min(self.reserve_max(options))
+        let most = self.reserve_max(options) + unflushed.saturating_sub(self.memtables);
+        (needed.next_multiple_of(step) + step).min(most)
     }
 
     /// Returns the bytes by which the reserve grows.
@@ -287,9 +288,9 @@ impl Budget {
         self.space_to_go_on(options, self.memtables, u64::MAX).next_multiple_of(4096).min(RESERVE_MAX)
     }
 
-    fn space_to_go_on(&self, options: &Options, memtables: u64, tables: u64) -> u64 {
+    fn space_to_go_on(&self, options: &Options, unflushed: u64, tables: u64) -> u64 {
         let logs = self.log_segment_bytes(options) + MANIFEST_BYTES;
-        memtables + tables.min(self.table_bytes_max()) + logs
+        unflushed + tables.min(self.table_bytes_max()) + logs
     }
 
     /// Returns the most keyspaces that the store may have.

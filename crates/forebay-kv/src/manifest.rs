@@ -187,7 +187,7 @@ impl Manifest {
             inner.edits += 1;
             inner.edits
         };
-        if edits >= EDITS_MAX {
+        if edits >= EDITS_MAX && self.has_room_for_state() {
             self.write_down().await?;
         }
         Ok(())
@@ -217,10 +217,22 @@ impl Manifest {
 
     /// Fails if the log has no space for another segment and little of the last is left for edits.
     pub(crate) fn check_room(&self) -> Result<()> {
-        match self.no_space() {
-            Some(error) if self.room() < ROOM_MIN => Err(error),
-            _ => Ok(()),
-        }
+        self.check_room_for(&Edit::default())
+    }
+
+    /// As [`check_room`](Self::check_room), for an edit that may be a long one: a log without space fails for good.
+    pub(crate) fn check_room_for(&self, edit: &Edit) -> Result<()> {
+        let Some(error) = self.no_space() else { return Ok(()) };
+        let bytes = edit.encode().len() as u64;
+        // Each of its records is padded.
+        let needed = ROOM_MIN.max(bytes + bytes / 8 + ROOM_MIN / 2);
+        if self.room() < needed { Err(error) } else { Ok(()) }
+    }
+
+    /// Returns whether the whole state can be written. Without space for the next segment it must fit into one that is there.
+    fn has_room_for_state(&self) -> bool {
+        let needed = || 2 * self.with(ManifestState::to_edit).encode().len() as u64 + ROOM_MIN / 2;
+        self.no_space().is_none() || self.room() > needed()
     }
 
     /// Writes the whole state sooner than usual, which frees earlier segments for reuse or removal.
@@ -228,12 +240,7 @@ impl Manifest {
         let _turn = self.turn.take().await;
         let least = if self.no_space().is_some() { EDITS_MIN / 4 } else { EDITS_MIN };
         let is_worth_it = self.lock().edits >= least;
-        // Without space for the next segment, the state must fit into one that is there.
-        let has_room = || {
-            let needed = 2 * self.with(ManifestState::to_edit).encode().len() as u64 + ROOM_MIN / 2;
-            self.no_space().is_none() || self.room() > needed
-        };
-        if is_worth_it && has_room() { self.write_down().await } else { Ok(()) }
+        if is_worth_it && self.has_room_for_state() { self.write_down().await } else { Ok(()) }
     }
 
     /// Writes the whole state and drops the records before it.

@@ -36,6 +36,7 @@ pub(crate) struct Memtables {
     used: AtomicU64,
     /// A bound on the bytes that the records expected and not yet inserted will use.
     expected: AtomicU64,
+    keyspace_count: AtomicU64,
     /// The newest record in the memtable, or expected.
     last_lsn: AtomicU64,
     /// Counts the bytes of memtables that only snapshots need: added to by `hold`, subtracted from when this memtable is dropped.
@@ -170,6 +171,7 @@ impl Memtables {
             bytes: AtomicU64::new(0),
             used: AtomicU64::new(0),
             expected: AtomicU64::new(0),
+            keyspace_count: AtomicU64::new(0),
             last_lsn: AtomicU64::new(0),
             held,
             is_held: AtomicBool::new(false),
@@ -208,6 +210,7 @@ impl Memtables {
         // Under the lock, so that every visible entry is counted.
         self.bytes.store(inner.memory_bytes(), Ordering::Relaxed);
         self.used.store(inner.used_bytes(), Ordering::Relaxed);
+        self.keyspace_count.store(inner.keyspaces.len() as u64, Ordering::Relaxed);
         // After `used`, so that their sum is never too little.
         self.expected.fetch_sub(cost(record.len(), places.len()), Ordering::Release);
     }
@@ -259,6 +262,11 @@ impl Memtables {
     /// Returns the keyspaces that have entries here.
     pub(crate) fn keyspaces(&self) -> Vec<u32> {
         self.read().keyspaces.iter().map(|(keyspace, _)| *keyspace).collect()
+    }
+
+    /// Returns the number of keyspaces that have entries here.
+    pub(crate) fn keyspace_count(&self) -> u64 {
+        self.keyspace_count.load(Ordering::Relaxed)
     }
 
     /// Returns the keyspaces of which keys were deleted here, each with the number of deletions.

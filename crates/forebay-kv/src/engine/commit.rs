@@ -190,7 +190,7 @@ impl StoreCore {
             commit.sealed.is_empty() || commit.sealed_used() + commit.active.used() <= self.budget.memtables,
             "the memtables keep their share of the memory"
         );
-        self.full.note_memtables(commit.sealed_used() + commit.active.used());
+        self.full.note_unflushed(commit.unflushed_bytes());
         self.counters.put.fetch_add(ready.put_bytes(), Ordering::Relaxed);
         self.insertion.push(CommittedRecord { memtables: commit.active.clone(), ready, lsn });
         drop((commit, turn));

@@ -170,6 +170,10 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         added: metas.iter().map(|meta| (0, meta.clone())).collect(),
         ..Edit::default()
     };
+    if let Err(error) = shared.manifest.check_room_for(&edit) {
+        abandon(shared, &metas).await;
+        return Err(error);
+    }
     let mut surplus = Surplus::default();
     let flushed = |commit: &mut Commit| {
         let flushed = commit.sealed.pop_front();

@@ -106,7 +106,6 @@ async fn place(
     }
     shared.check_writable()?;
     shared.full.check_growth()?;
-    shared.manifest.check_room()?;
     let added: Vec<_> = levels.iter().map(|level| *level as u8).zip(tables).collect();
     let mut lsn = 0;
     for part in added.chunks(if is_broken!(IngestInParts) { 1 } else { added.len() }) {
@@ -115,6 +114,7 @@ async fn place(
             added: part.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
             ..Edit::default()
         };
+        shared.manifest.check_room_for(&edit)?;
         // The manifest may name the files even if the edit fails, so they are kept.
         unnamed.clear();
         let shown = |commit: &mut Commit| {

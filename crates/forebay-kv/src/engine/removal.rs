@@ -79,13 +79,13 @@ async fn cut(
     if removed.is_empty() {
         return Ok(());
     }
-    shared.manifest.check_room()?;
     let edit = Edit {
         next_table: added.iter().map(|(_, table)| table.id() + 1).max().unwrap_or(0),
         removed,
         added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
         ..Edit::default()
     };
+    shared.manifest.check_room_for(&edit)?;
     // The manifest may name the files even if the edit fails.
     outputs.iter_mut().for_each(|output| drop(output.keep()));
     shared.edit(&edit, &added, |commit| shared.touch(commit, [(keyspace, bounds.clone())])).await
@@ -145,6 +145,8 @@ pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> 
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?} to drop")));
         };
         let edit = Edit { removed, dropped: vec![id], ..Edit::default() };
+        let room = shared.manifest.check_room_for(&edit);
+        room.map_err(|error| shared.full.why().unwrap_or(error))?;
         shared.edit(&edit, &[], |commit| shared.touch(commit, [(id, Bounds::ALL)])).await
     })
     .await

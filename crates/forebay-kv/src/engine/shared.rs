@@ -148,6 +148,13 @@ impl Commit {
         self.sealed.iter().map(|memtables| memtables.used()).sum()
     }
 
+    /// Returns the bytes that the flushes of all memtables need on disk, about: each has a table for each of its keyspaces, and half
+    /// as much again is for those of the next deletions.
+    pub(super) fn unflushed_bytes(&self) -> u64 {
+        let short = |memtables: &Arc<Memtables>| short_tables_bytes(memtables) / 2 * 3;
+        self.memtables().map(|memtables| memtables.used() + short(memtables)).sum()
+    }
+
     fn view(&self) -> Arc<View> {
         let newest = self.active.last_lsn();
         let lsns = self.sealed.iter().map(|memtables| memtables.last_lsn());
@@ -161,6 +168,11 @@ impl Commit {
             version: self.version.clone(),
         })
     }
+}
+
+/// Returns the least bytes of the tables of all keyspaces in a memtable but one.
+pub(super) fn short_tables_bytes(memtables: &Memtables) -> u64 {
+    memtables.keyspace_count().saturating_sub(1) * pick::SHORT_BYTES
 }
 
 /// The parts of a store that an open has gathered.

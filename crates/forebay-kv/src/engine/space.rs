@@ -28,7 +28,7 @@ use std::time::Duration;
 use forebay::Open;
 
 use super::compact::pick;
-use super::shared::{Commit, StoreCore};
+use super::shared::{Commit, StoreCore, short_tables_bytes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::manifest::no_space;
@@ -48,7 +48,8 @@ const TRIES_IN_VAIN: u64 = 4;
 const LOG_ROOM: u64 = 32 << 10;
 /// Bytes of the log that a short delete uses, at most: a separate group.
 const GROUP_BYTES: u64 = 4096;
-/// The log of deletes uses at most `1/LOG_PART` of the space of the reserve, or a segment, before they are flushed.
+/// The log of deletes, or twice the tables of their keyspaces, uses at most `1/LOG_PART` of the space of the reserve, or a segment,
+/// before they are flushed.
 const LOG_PART: u64 = 3;
 
 /// Work that may find no space.
@@ -93,7 +94,7 @@ pub(crate) struct Space {
     goal: AtomicU64,
     /// Whether the reserve grows with the store.
     grows: AtomicBool,
-    /// Bytes in memtables from which the reserve has to be longer.
+    /// Bytes of flushes to come from which the reserve has to be longer.
     outgrown_at: AtomicU64,
     /// Whether the reserve may have to be longer.
     is_outgrown: AtomicBool,
@@ -205,9 +206,9 @@ impl Space {
         self.reserve.load(Ordering::Relaxed)
     }
 
-    /// Lets the reserve grow if so many bytes in memtables are too many for it.
+    /// Lets the reserve grow if so many bytes of flushes to come are too many for it.
     #[inline]
-    pub(super) fn note_memtables(&self, bytes: u64) {
+    pub(super) fn note_unflushed(&self, bytes: u64) {
         if self.grows.load(Ordering::Relaxed) && bytes >= self.outgrown_at.load(Ordering::Relaxed) {
             self.look_at_reserve();
         }
@@ -286,7 +287,8 @@ impl StoreCore {
         if !self.full.is_full() {
             return Ok(());
         }
-        let (needed, taken) = (2 * bytes as u64 + LOG_ROOM, self.log_taken(commit));
+        let tables = 2 * short_tables_bytes(&commit.active);
+        let (needed, taken) = (2 * bytes as u64 + LOG_ROOM, self.log_taken(commit).max(tables));
         let goal = self.full.goal.load(Ordering::Acquire);
         let most = self.budget.log_segment_bytes(&self.options).max(goal / LOG_PART);
         if self.wal.segment_bytes_left() >= needed && taken < most {
@@ -444,14 +446,14 @@ impl StoreCore {
         if let Some(bytes) = self.options.reserve_bytes {
             return bytes;
         }
-        let (memtables, tables) = {
+        let (unflushed, tables) = {
             let commit = self.lock();
             let tables = commit.version.tables().map(|(_, table)| table.meta().bytes).sum();
-            (commit.sealed_used() + commit.active.used(), tables)
+            (commit.unflushed_bytes(), tables)
         };
         let step = self.budget.reserve_step(&self.options);
-        self.full.outgrown_at.store(memtables + step / 2, Ordering::Relaxed);
-        self.budget.reserve(&self.options, memtables, tables)
+        self.full.outgrown_at.store(unflushed + step / 2, Ordering::Relaxed);
+        self.budget.reserve(&self.options, unflushed, tables)
     }
 
     /// Grows the reserve with the store. If no space is left for that, the store is full.

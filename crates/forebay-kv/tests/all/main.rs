@@ -22,6 +22,7 @@ mod formats;
 mod frozen;
 mod frozen_calls;
 mod full;
+mod full_keyspaces;
 mod full_rounds;
 mod histories;
 mod idle_world;

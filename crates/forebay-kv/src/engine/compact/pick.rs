@@ -27,7 +27,7 @@ use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
 /// The length above which values are long for compaction, which reads them one by one.
 const LONG_BYTES: u32 = 64 << 10;
 /// The length of a table with few keys: a leaf, an inner node, a filter and a footer.
-const SHORT_BYTES: u64 = 16 << 10;
+pub(crate) const SHORT_BYTES: u64 = 16 << 10;
 /// Number of a keyspace's tables in level 0 from which on they are compacted if what lies above the base weighs
 /// [`OUTWEIGHS`] times as much as it. `DESIGN.md` has this number and the next.
 const LEVEL0: usize = 4;

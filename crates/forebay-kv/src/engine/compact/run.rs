@@ -60,6 +60,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
             added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
             ..Edit::default()
         };
+        shared.manifest.check_room_for(&edit)?;
         shared.edit(&edit, &added, |_| ()).await?;
         shared.counters.moved.fetch_add(added.len() as u64, Ordering::Relaxed);
         return Ok(true);
@@ -157,6 +158,10 @@ async fn part(
         added: written.iter().map(|meta| (job.target as u8, meta.clone())).collect(),
         ..Edit::default()
     };
+    if let Err(error) = shared.manifest.check_room_for(&edit) {
+        abandon(shared, outputs).await;
+        return Err(error);
+    }
     if is_broken!(InputsRemovedTooSoon) {
         for table in job.inputs().filter(|_| is_last) {
             shared.remove_table(table.id()).await;

@@ -1,0 +1,100 @@
+//! A full disk and many keyspaces: what a flush and the manifest need then grows with their number.
+
+use forebay::Engine;
+use forebay_kv::{ErrorKind, Keyspace, Options, Store};
+use forebay_sim::{Profile, World};
+
+use crate::common;
+use crate::full::{FILLER, pause, table_files, take_all_but};
+
+const DIR: &str = "/disk/store";
+/// Refusals of one call, a tenth of a second apart, before the store counts as stuck.
+const REFUSALS_MAX: u32 = 600;
+
+fn options() -> Options {
+    common::options().store_id(9).clock(|| 1_000_000)
+}
+
+fn world(seed: u64) -> World {
+    World::new(seed).disk(Profile::nand().at("/disk").capacity(8 << 20))
+}
+
+async fn open(engine: &Engine, options: Options, keyspaces: usize) -> (Store, Vec<Keyspace>) {
+    let store = Store::open(engine, DIR, options).await.expect("a store");
+    let mut made = Vec::new();
+    for number in 0..keyspaces {
+        made.push(store.keyspace(&format!("keyspace {number}")).await.expect("there is space"));
+    }
+    (store, made)
+}
+
+/// Makes a call until it is not refused for lack of space any more.
+async fn until_taken(store: &Store, mut call: impl AsyncFnMut() -> forebay_kv::Result<()>) {
+    let mut refusals = 0;
+    while let Err(error) = call().await {
+        refusals += 1;
+        assert!(error.kind() == ErrorKind::NoSpace, "{error}");
+        assert!(refusals < REFUSALS_MAX, "{error}, {:?}", store.stats());
+        pause(100).await;
+    }
+}
+
+/// Story: the flush of a memtable writes a table of 16 KiB or more for each keyspace, and the reserve counted the bytes in memory alone.
+/// On a full disk a store with short entries in many keyspaces found no space for its flush, and stayed full whatever was deleted.
+#[test]
+fn a_full_store_of_many_keyspaces_is_flushed_and_emptied() {
+    let ran = world(3).run(async |engine| {
+        let (store, keyspaces) = open(&engine, options(), 150).await;
+        for keyspace in &keyspaces {
+            keyspace.put("key", "value").await.expect("there is space");
+        }
+        // The reserve grows in the background.
+        pause(500).await;
+        take_all_but(&engine, 0).await;
+        store.flush().await.expect("the reserve has space for it");
+        for keyspace in &keyspaces {
+            until_taken(&store, async || keyspace.delete("key").await).await;
+        }
+        let mut looks = 0;
+        while table_files(&engine).await > 0 {
+            looks += 1;
+            assert!(looks < REFUSALS_MAX, "{:?}", store.stats());
+            // Few deletions wait in memory.
+            if store.stats().full.is_none() {
+                drop(store.compact().await);
+            }
+            pause(100).await;
+        }
+        until_taken(&store, async || keyspaces[0].put("again", "1").await).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Story: keyspaces were dropped on a full disk without a look at the room that the manifest's log has left without a next segment. The
+/// log failed for lack of space, and the store was read-only until it was opened again.
+#[test]
+fn keyspaces_are_dropped_on_a_full_disk_as_far_as_the_manifest_has_room() {
+    let disk = Profile::ideal().at("/disk").capacity(8 << 20);
+    let ran = World::new(4).disk(disk).run(async |engine| {
+        let options = options().reserve_bytes(0).log_segment_bytes(64 << 10);
+        let (store, keyspaces) = open(&engine, options, 180).await;
+        store.default_keyspace().put("key", "value").await.expect("there is space");
+        // The logs make their reserves in the background.
+        pause(2_000).await;
+        for keyspace in &keyspaces {
+            let drop = async || {
+                // Another process uses what the store gives back.
+                take_all_but(&engine, 0).await;
+                store.drop_keyspace(keyspace.name()).await
+            };
+            until_taken(&store, drop).await;
+        }
+        assert!(store.stats().failed.is_none(), "{:?}", store.stats());
+        engine.remove_file(FILLER).await.unwrap();
+        until_taken(&store, async || store.default_keyspace().put("again", "1").await).await;
+        assert_eq!(store.keyspaces(), ["default"]);
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
