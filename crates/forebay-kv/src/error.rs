@@ -151,16 +151,21 @@ impl Error {
         self.0.kind == ErrorKind::Io && self.cause().is_some_and(forebay::Error::is_out_of_descriptors)
     }
 
-    /// Returns whether something was short of which there may be more later: space on the disk, or descriptors.
+    /// Returns whether the program held all I/O memory.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.0.kind == ErrorKind::Io && self.cause().is_some_and(forebay::Error::is_out_of_memory)
+    }
+
+    /// Returns whether something was short of which there may be more later: space on the disk, descriptors, or I/O memory.
     pub(crate) fn is_shortage(&self) -> bool {
-        self.0.kind == ErrorKind::NoSpace || self.is_out_of_descriptors()
+        self.0.kind == ErrorKind::NoSpace || self.is_out_of_descriptors() || self.is_out_of_memory()
     }
 
     /// Returns whether something was short that other reads under way may have: memory, or descriptors.
     pub(crate) fn is_crowded(&self) -> bool {
         matches!(self.0.kind, ErrorKind::MemoryBudget { .. })
             || self.is_out_of_descriptors()
-            || self.cause().is_some_and(forebay::Error::is_out_of_memory)
+            || self.is_out_of_memory()
     }
 
     /// Returns the error for writes after the first one that failed.

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forebay::{Class, Dir, Engine};
 use forebay_wal::{End, Lsn, Recovery, Wal};
@@ -28,6 +29,9 @@ const EDITS_MAX: u64 = 256;
 const EDITS_MIN: u64 = 32;
 /// Bytes kept free in the last segment while the disk has no space for another: with less, no flush or compaction starts.
 const ROOM_MIN: u64 = 64 << 10;
+/// How often an edit waits for I/O memory, and how long each time: ten seconds together, as its log does.
+const PAUSES_MAX: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The manifest of an open store.
 #[derive(Debug)]
@@ -265,12 +269,25 @@ impl Manifest {
         }
         let mut first = None;
         for part in parts {
-            let lsn = self.wal.append(&part).queued().await?.lsn();
-            first.get_or_insert(lsn);
+            first.get_or_insert(self.queue(&part).await?);
         }
         // The end is stored outside of the segments, so that an open detects a manifest that lost this edit.
         self.wal.record_end().await?;
         Ok(first.unwrap_or_default())
+    }
+
+    /// Queues a record. The program may hold all I/O memory for a moment, and an edit that fails makes the store read-only.
+    async fn queue(&self, record: &[u8]) -> Result<Lsn> {
+        let mut pauses = 0;
+        loop {
+            match self.wal.append(record).queued().await.map_err(Error::from) {
+                Err(error) if error.is_out_of_memory() && pauses < PAUSES_MAX => {
+                    pauses += 1;
+                    forebay::shard::sleep(PAUSE).await?;
+                }
+                queued => return queued.map(|queued| queued.lsn()),
+            }
+        }
     }
 
     /// Reads the whole manifest again and compares it with the state in memory.

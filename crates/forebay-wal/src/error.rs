@@ -145,9 +145,15 @@ impl Error {
         self.0.kind == ErrorKind::Io && self.cause().is_some_and(forebay::Error::is_out_of_descriptors)
     }
 
-    /// Returns whether something was short of which there may be more later: space on the disk, or descriptors.
+    /// Returns whether something was short that the program may give back: descriptors, or I/O memory.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let is_out_of_memory = || self.cause().is_some_and(forebay::Error::is_out_of_memory);
+        self.is_out_of_descriptors() || (self.0.kind == ErrorKind::Io && is_out_of_memory())
+    }
+
+    /// Returns whether something was short of which there may be more later: space on the disk, descriptors, or I/O memory.
     pub(crate) fn is_shortage(&self) -> bool {
-        self.0.kind == ErrorKind::NoSpace || self.is_out_of_descriptors()
+        self.0.kind == ErrorKind::NoSpace || self.is_crowded()
     }
 
     /// Returns the core's error that caused this one.

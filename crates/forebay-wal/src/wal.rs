@@ -448,7 +448,7 @@ impl Wal {
     }
 
     /// Returns the reason why the next segment cannot be made at present: its file system is full, or the process has no descriptor
-    /// for it (then the kind is [`Io`](crate::ErrorKind::Io), and an append that needs the segment waits ten seconds for one).
+    /// or no I/O memory for it (then the kind is [`Io`](crate::ErrorKind::Io), and an append that needs the segment waits ten seconds).
     /// Returns `None` once it was made, and while it is not due yet. Costs one atomic load if space is available.
     ///
     /// The log works until the current segment is full, which is up to three quarters of

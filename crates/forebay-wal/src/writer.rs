@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay::{Block, BlockMut, Class, Durability, File, Pending};
 
 use crate::end_file::EndFile;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{
     EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, VERSION, group_bytes, records, seal,
 };
@@ -25,6 +25,7 @@ mod way;
 
 use idle::Idle;
 pub(crate) use next::Next;
+use next::Patience;
 pub(crate) use way::WayChooser;
 
 /// The end of a log as the base of its next group, whose header refers to the groups before it.
@@ -249,7 +250,27 @@ impl Writer {
             previous: chain.previous,
             values: chain.values,
         };
-        self.end.write(record).await
+        let patience = Patience::new(&self.maker);
+        while let Err(error) = self.end.write(record).await {
+            if !patience.outlasts(&self.maker, &error).await? {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns memory for a group.
+    async fn block(&self, bytes: usize) -> Result<BlockMut> {
+        let patience = Patience::new(&self.maker);
+        loop {
+            let error = match self.shared.engine.block(bytes) {
+                Ok(block) => return Ok(block),
+                Err(error) => Error::from(error),
+            };
+            if !patience.outlasts(&self.maker, &error).await? {
+                return Err(error);
+            }
+        }
     }
 
     /// Makes a group durable and advances past it.
@@ -275,7 +296,7 @@ impl Writer {
         let small = group.buffer.capacity() == 0;
         let mut buffer = std::mem::take(if small { &mut self.small } else { &mut group.buffer });
         if buffer.capacity() < total as usize {
-            let mut larger = self.shared.engine.block(total as usize)?;
+            let mut larger = self.block(total as usize).await?;
             larger[..buffer.len()].copy_from_slice(&buffer);
             larger.truncate(buffer.len());
             buffer = larger;

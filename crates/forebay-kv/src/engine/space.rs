@@ -1,5 +1,5 @@
 //! Handling of a full disk: the work that lacks space, the calls that are refused, and the reserve with which a full store shrinks.
-//! A process without descriptors counts as a full disk: the same work fails for lack of them, and is retried.
+//! A process without descriptors or I/O memory counts as a full disk: the same work fails for lack of them, and is retried.
 //!
 //! A flush or a compaction that finds no space has changed nothing but whole pieces, so the store continues: it is *full*. One task
 //! here manages the state. It releases the reserve, so that deletions can be compacted down to the last level. It retries the work
@@ -613,6 +613,12 @@ fn full(shared: &StoreCore, cause: &Error) -> Error {
         let text = "the store could open no file to write its tables or its log to, so it takes no puts for now: close files, or \
                     raise the limit of open files (ulimit -n). Reads and deletes go on, and puts are taken again as soon as a file \
                     can be opened";
+        return Error::short(&shared.dir, text.to_string(), cause);
+    }
+    if cause.is_out_of_memory() {
+        let text = "the program holds all I/O memory, and the store needs some to write its tables or its log, so it takes no puts for \
+                    now: drop blocks and values, or raise Config::arena_bytes_max. Reads and deletes go on, and puts are taken again as \
+                    soon as there is memory";
         return Error::short(&shared.dir, text.to_string(), cause);
     }
     let remedy = "free space on this file system, or delete keys: deletes are taken, and compaction gives their space \

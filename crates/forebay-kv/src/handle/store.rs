@@ -54,7 +54,7 @@ const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 /// again recovers. If the failure is a lack of space, the store is *full* instead. Puts then fail with
 /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until space is free; deletes are accepted and free space. The same holds when
 /// the process cannot open another file, but the kind of the error is [`ErrorKind::Io`](crate::ErrorKind::Io) then, and
-/// [`Error::is_out_of_descriptors`](crate::Error::is_out_of_descriptors) holds.
+/// [`Error::is_out_of_descriptors`](crate::Error::is_out_of_descriptors) holds; and when the program holds all I/O memory.
 ///
 /// Tables are opened when they are read, and those that were read last stay open: as many as
 /// [`Config::descriptors_max`](forebay::Config::descriptors_max) says. So a store may have more tables than the process may have open

@@ -98,7 +98,14 @@ impl TableWriter {
         let file = dir.open(name, open).await?;
         let mut out = Out::new(engine, &file, &spec);
         let version = version_of(packer.is_some(), spec.links, spec.keyspace);
-        let unit = out.node(UNIT).await?;
+        let unit = match out.node(UNIT).await {
+            Ok(unit) => unit,
+            Err(error) => {
+                // Its name is free for another attempt.
+                let _ = dir.remove_file(name).await;
+                return Err(error);
+            }
+        };
         write_header(unit, spec.id, spec.keyspace, spec.leaf_bytes, version);
         debug_assert_eq!(
             read_header(unit, spec.id),

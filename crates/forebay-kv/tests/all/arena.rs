@@ -2,8 +2,8 @@
 //! where the engine has no more.
 
 use crate::common::{dir, key, random};
-use forebay::{BlockMut, Config, Engine};
-use forebay_kv::{ErrorKind, Options, Store};
+use forebay::{BlockMut, Class, Config, Engine};
+use forebay_kv::{Error, ErrorKind, Options, SortedFile, SortedFileOptions, Store};
 
 const MIB: u64 = 1 << 20;
 
@@ -89,5 +89,77 @@ fn the_cache_gives_way_when_the_program_takes_the_engines_memory() {
     }
     store.compact().wait().expect("a compaction");
     drop(taken);
+    store.close().wait().unwrap();
+}
+
+fn all_blocks(engine: &Engine) -> Vec<BlockMut> {
+    let blocks = |bytes| std::iter::from_fn(move || engine.block(bytes).ok());
+    [1 << 20, 64 << 10, 4096].into_iter().flat_map(blocks).collect()
+}
+
+/// Takes all I/O memory, also what the shards keep for themselves.
+fn take_all(engine: &Engine) -> Vec<BlockMut> {
+    let mut taken = all_blocks(engine);
+    for shard in 0..2 {
+        let owned = engine.clone();
+        let theirs = engine.spawn_on_shard(shard, Class::DEFAULT, move || async move { all_blocks(&owned) });
+        taken.extend(theirs.wait().expect("a shard"));
+    }
+    taken
+}
+
+fn is_refused(error: &Error) {
+    let text = error.to_string();
+    assert!(error.cause().is_some_and(forebay::Error::is_out_of_memory), "{text}");
+    assert!(text.contains("arena_bytes_max"), "{text}");
+}
+
+/// Story: a flush, a compaction or the log's next segment that found no I/O memory, as the program held all of it for a moment, made the
+/// store read-only until it was opened again. The file of a table or a sorted file that was begun stayed.
+#[test]
+fn a_store_goes_on_when_the_program_has_given_memory_back() {
+    let (engine, dir, sorted) = (engine(32), dir(), dir());
+    let options = Options::new().memory_bytes_max(16 * MIB).log_segment_bytes(64 << 10);
+    let store = open(&engine, &dir, options).unwrap();
+    let (keyspace, sorted) = (store.default_keyspace(), sorted.path().join("sorted"));
+    let value = |number: u64| vec![number as u8; 1000];
+    let put = |number: u64| keyspace.put(key(number), value(number)).wait();
+    (0..100).for_each(|number| put(number).expect("a put"));
+    let taken = take_all(&engine);
+    // Some are taken: the log has memory for short groups.
+    let there: Vec<u64> =
+        (100..200).filter(|number| put(*number).inspect_err(is_refused).is_ok()).chain(0..100).collect();
+    for error in [
+        store.flush().wait().expect_err("there is no memory for a table"),
+        store.keyspace("more").wait().map(drop).expect_err("the store takes no more for now"),
+        put(200).expect_err("the store takes no more for now"),
+        SortedFile::create(&engine, &sorted, SortedFileOptions::new())
+            .wait()
+            .map(drop)
+            .expect_err("no memory"),
+    ] {
+        is_refused(&error);
+    }
+    assert!(store.stats().failed.is_none(), "{:?}", store.stats().failed);
+    drop(taken);
+    while let Err(error) = store.flush().wait() {
+        is_refused(&error);
+    }
+    while let Err(error) = put(200) {
+        is_refused(&error);
+        std::thread::yield_now();
+    }
+    for number in there {
+        let found = keyspace.get(&key(number)).wait().expect("a get");
+        assert_eq!(found.as_deref(), Some(&value(number)[..]), "key {number}");
+    }
+    let sorted =
+        SortedFile::create(&engine, &sorted, SortedFileOptions::new()).wait().expect("its name is free");
+    sorted.abandon().wait().unwrap();
+    store.settle().wait().unwrap();
+    let levels = store.stats().keyspaces.into_iter().flat_map(|keyspace| keyspace.levels);
+    let tables: usize = levels.map(|level| level.tables).sum();
+    let files = std::fs::read_dir(dir.path().join("tables")).unwrap().count();
+    assert_eq!(files, tables, "files that nothing names");
     store.close().wait().unwrap();
 }

@@ -50,10 +50,10 @@ pub(crate) struct Next {
 /// Delay until another attempt after one that found no space, unless a segment was freed since.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a group waits for the segment that it needs while the process has no descriptor for it, and the pause between attempts. The
-/// program may close files; if it does not, the log fails.
-const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(10);
-const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
+/// How long a group waits for a descriptor or I/O memory that it needs, and the pause between attempts. The program may close files and
+/// drop blocks; if it does not, the log fails.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum number of segments kept for reuse; the rest is removed.
 const USED_MAX: usize = 2;
@@ -179,17 +179,13 @@ impl Next {
         shared: &Arc<Queue>,
         fill: Fill,
     ) -> Result<(Arc<Segment>, bool)> {
-        let began_ns = shared.engine.now_ns();
-        let is_late = || {
-            let waited_ns = shared.engine.now_ns().saturating_sub(began_ns);
-            u128::from(waited_ns) >= DESCRIPTOR_PATIENCE.as_nanos()
-        };
+        let patience = Patience::new(maker);
         let mut tries = 0;
         loop {
             self.begin(maker, shared, fill, 0);
             self.is_made(&shared.pace).await;
             let Some(made) = self.made.take() else { continue };
-            match made {
+            let error = match made {
                 Ok(segment) => {
                     debug_assert_eq!(
                         segment.generation, self.generation,
@@ -200,10 +196,15 @@ impl Next {
                     self.found = false;
                     return Ok((segment, self.recycled));
                 }
-                Err(error) if error.is_out_of_descriptors() && !is_late() => pause(maker).await?,
-                Err(error) if tries == 1 => return self.take_reserve(maker, shared, error).await,
-                Err(_) => tries += 1,
+                Err(error) => error,
+            };
+            if patience.outlasts(maker, &error).await? {
+                continue;
             }
+            if tries == 1 {
+                return self.take_reserve(maker, shared, error).await;
+            }
+            tries += 1;
         }
     }
 
@@ -295,10 +296,24 @@ impl Next {
     }
 }
 
-/// Lets some time pass, also for the log's own thread.
-async fn pause(maker: &Maker) -> Result<()> {
-    let pause = || forebay::shard::sleep(DESCRIPTOR_PAUSE);
-    Ok(maker.engine.spawn_on_shard(maker.shard, maker.class, pause).await??)
+/// The wait for what the program may give back, by the time of its begin on the engine's clock.
+pub(super) struct Patience(u64);
+
+impl Patience {
+    pub(super) fn new(maker: &Maker) -> Patience {
+        Patience(maker.engine.now_ns())
+    }
+
+    /// Returns whether to try again after this error. Then it has let some time pass, also for the log's own thread.
+    pub(super) async fn outlasts(&self, maker: &Maker, error: &Error) -> Result<bool> {
+        let waited_ns = maker.engine.now_ns().saturating_sub(self.0);
+        if !error.is_crowded() || u128::from(waited_ns) >= PATIENCE.as_nanos() {
+            return Ok(false);
+        }
+        let pause = || forebay::shard::sleep(PAUSE);
+        maker.engine.spawn_on_shard(maker.shard, maker.class, pause).await??;
+        Ok(true)
+    }
 }
 
 /// Starts making the log's reserve in the background, unless it exists.
