@@ -316,7 +316,8 @@ impl Budget {
 
     pub(crate) fn exhausted(&self, held: u64) -> Error {
         let text = format!(
-            "the program holds {held} bytes in values and snapshots; its share of {} bytes of memory is {}",
+            "the program holds {held} bytes in values and snapshots, and its share of {} bytes of memory is {}: drop some of them, or \
+             raise Options::memory_bytes_max",
             self.total, self.held
         );
         Error::new(ErrorKind::MemoryBudget { held }, text)

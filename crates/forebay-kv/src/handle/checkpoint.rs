@@ -111,7 +111,13 @@ impl<'a> Checkpoint<'a> {
         let above = engine.open_dir(parent_of(self.dir)).await?;
         let (name, making) = (name_of(self.dir), name_of(&self.making));
         above.create_dir(making).await?;
-        let dirs = CheckpointDirs { dir: above.open_dir(making).await?, above };
+        let dirs = match above.open_dir(making).await {
+            Ok(dir) => CheckpointDirs { above, dir },
+            Err(error) => {
+                let _ = above.remove_dir(making).await;
+                return Err(error.into());
+            }
+        };
         let done = match self.fill(&dirs.dir, &view).await {
             Ok(()) => dirs.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
                 Some(EEXIST | ENOTEMPTY) => self.exists(),
@@ -289,6 +295,8 @@ impl CheckpointDirs {
         // The last step, which removes the mark, may have failed: so the mark is written again before a part of the store is
         // removed.
         if self.mark().await.is_err() {
+            // Nothing may be in it yet.
+            let _ = self.above.remove_dir(name).await;
             return;
         }
         for below in [TABLES, MANIFEST, LOG] {

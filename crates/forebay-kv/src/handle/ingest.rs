@@ -191,9 +191,10 @@ async fn locked_by(
 ) -> Result<IngestReport> {
     shared.check_writable()?;
     shared.full.check_growth()?;
-    let mut candidates = Vec::with_capacity(request.files.len());
+    let (mut candidates, mut dirs) = (Vec::with_capacity(request.files.len()), Vec::new());
     for source in request.files {
-        candidates.push(check(shared, source, request.is_verified, locks).await?);
+        let dir = dir_of(shared, &source.path, &mut dirs).await?;
+        candidates.push(check(shared, source, dir, request.is_verified, locks).await?);
     }
     check_order(&candidates)?;
     if candidates.is_empty() {
@@ -251,10 +252,22 @@ async fn sync_dirs(candidates: &[Candidate]) {
     }
 }
 
+/// Returns the directory of a file. Files in one directory share its descriptor.
+async fn dir_of(shared: &StoreCore, file: &Path, dirs: &mut Vec<(PathBuf, Dir)>) -> Result<Dir> {
+    let path = parent_of(file);
+    if let Some((_, dir)) = dirs.iter().find(|(known, _)| known == path) {
+        return Ok(dir.clone());
+    }
+    let dir = shared.engine.open_dir(path).await?;
+    dirs.push((path.to_path_buf(), dir.clone()));
+    Ok(dir)
+}
+
 /// Checks a file, and makes its bytes durable: it may be a fresh copy.
 async fn check(
     shared: &Arc<StoreCore>,
     source: Source,
+    dir: Dir,
     is_verified: bool,
     locks: &mut Vec<FileLock>,
 ) -> Result<Candidate> {
@@ -262,7 +275,6 @@ async fn check(
     let Some(name) = path.file_name() else {
         return Err(Error::at(ErrorKind::InvalidInput, path, "this is not a file to ingest"));
     };
-    let dir = engine.open_dir(parent_of(path)).await?;
     let (above, tables) = (dir.own_metadata().await?, shared.tables.own_metadata().await?);
     if (above.device(), above.inode()) == (tables.device(), tables.inode()) {
         let text =

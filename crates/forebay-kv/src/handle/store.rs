@@ -345,7 +345,7 @@ impl Store {
     /// A file is placed in the lowest level where nothing overlaps its keys, there and above, or in level 0 if no level qualifies.
     /// Nothing is rewritten: on the store's file system a file is renamed (a hard link, and its first name is removed at the end,
     /// unless [`keep_files`](Ingest::keep_files) is called). From another file system it is copied. The files are read once to be
-    /// [verified](Ingest::unverified). Files of one keyspace must not overlap.
+    /// [verified](Ingest::unverified). Files of one keyspace must not overlap. Each has a descriptor until the call completes.
     ///
     /// The call waits for a compaction in progress, and flushes memtables that have keys within the files' ranges. Writers of such
     /// keys wait during the last part of it, usually for milliseconds; all others continue. Snapshots and ranges made before do not

@@ -345,6 +345,24 @@ fn attempt(call: Call, n: u64, order: MetadataOrder) -> (bool, bool) {
     (met, looked.unwrap_or_else(|failure| panic!("{call:?} {n}: {failure}")))
 }
 
+/// Story: the directory of a checkpoint was made, and could not be opened for lack of a descriptor. It stayed, and every later checkpoint
+/// to that name was refused.
+#[test]
+fn a_checkpoint_that_finds_no_descriptor_leaves_nothing() {
+    let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
+        let store = Store::open(&engine, SOURCE, in_world()).await.unwrap();
+        store.default_keyspace().put("key", "value").await.unwrap();
+        sim::inject(Rule::new(Fault::TooManyFiles).on(MAKING));
+        let error = store.checkpoint(COPY).await.unwrap_err();
+        assert!(error.is_out_of_descriptors(), "{error}");
+        sim::clear_faults();
+        assert!(engine.metadata(MAKING).await.is_err(), "its directory is left");
+        store.checkpoint(COPY).await.unwrap();
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// Each call is met in both orders of names: the last flush of a checkpoint failed, its files were removed, and with the order of
 /// POSIX a power cut left a part of them without the mark. Calls of even numbers had the other order, where that could not happen.
 fn each_call(call: Call) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use forebay::{Class, Engine, Open};
-use forebay_kv::{Error, ErrorKind, Keyspace, Options, Store};
+use forebay_kv::{Error, ErrorKind, Keyspace, Options, SortedFile, SortedFileOptions, Store};
 use forebay_sim::{self as sim, Fault, Profile, Rule, World};
 use forebay_test::children::{all_descriptors, with_descriptors};
 use futures::stream::FuturesUnordered;
@@ -152,6 +152,28 @@ fn a_store_goes_on_when_the_process_has_descriptors_again() {
             });
         },
     );
+}
+
+/// Story: an ingest kept a descriptor for each file, and another one for the directory of each.
+#[test]
+fn an_ingest_has_one_descriptor_for_each_file() {
+    with_descriptors("descriptors::an_ingest_has_one_descriptor_for_each_file", &[128], |_| {
+        let (engine, dir, files) = (common::engine(), common::dir(), common::dir());
+        let store = common::open(&engine, &dir);
+        let keyspace = store.default_keyspace();
+        let paths: Vec<_> = (0..60).map(|number| files.path().join(number.to_string())).collect();
+        for (number, path) in (0..).zip(&paths) {
+            let mut file = SortedFile::create(&engine, path, SortedFileOptions::new()).wait().unwrap();
+            file.put(key(number), value(number)).wait().unwrap();
+            file.finish().wait().unwrap();
+        }
+        store.ingest(paths.iter().map(|path| (&keyspace, path))).wait().unwrap();
+        for number in 0..60 {
+            let found = keyspace.get(&key(number)).wait().unwrap();
+            assert_eq!(found.as_deref(), Some(&value(number)[..]), "key {number}");
+        }
+        store.close().wait().unwrap();
+    });
 }
 
 const DIR: &str = "/disk/store";
