@@ -248,9 +248,9 @@ impl Budget {
     }
 
     /// Returns two limits in bytes: of the log's pending records, and of one of its groups. Groups grow by doubling, and two empty
-    /// groups are kept.
-    pub(crate) fn log_limits(&self) -> (usize, usize) {
-        let pending = self.log / 3;
+    /// groups are kept. Without space for a further segment, what is pending has to fit into the log's reserve, which is as long.
+    pub(crate) fn log_limits(&self, options: &Options) -> (usize, usize) {
+        let pending = (self.log / 3).min(self.log_segment_bytes(options) / 2);
         (pending as usize, ((pending / 4).min(MIB) as usize).max(4096))
     }
 
@@ -333,7 +333,8 @@ mod tests {
     #[test]
     fn the_shares_add_up_to_the_whole() {
         for total in [Options::MEMORY_BYTES_MIN, 40 << 20, 256 << 20, 1 << 40] {
-            let budget = Budget::new(&Options::new().memory_bytes_max(total)).unwrap();
+            let options = Options::new().memory_bytes_max(total);
+            let budget = Budget::new(&options).unwrap();
             let sum = budget.memtables
                 + budget.memtables_slack
                 + budget.log
@@ -343,7 +344,7 @@ mod tests {
             assert_eq!(sum + budget.held + budget.spare + budget.cache, total);
             assert!(budget.cache >= total / 3, "{budget:?}");
             assert!(budget.record as u64 <= budget.memtable && budget.record > 16 << 10);
-            let (pending, group) = budget.log_limits();
+            let (pending, group) = budget.log_limits(&options);
             assert!(2 * pending + 3 * group <= budget.log as usize);
         }
     }

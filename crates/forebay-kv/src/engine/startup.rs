@@ -348,7 +348,7 @@ impl Scene {
     }
 
     fn log_options(&self, budget: &Budget, is_begun: bool) -> forebay_wal::Options {
-        let (pending, group) = budget.log_limits();
+        let (pending, group) = budget.log_limits(&self.options);
         let options = forebay_wal::Options::new()
             .segment_bytes(budget.log_segment_bytes(&self.options))
             .recent_bytes(0)

@@ -239,6 +239,40 @@ fn the_log_of_a_full_store_leaves_space_for_the_flush_of_its_deletes() {
     }
 }
 
+/// Story: more was queued for the log than the rest of a short segment and the reserve hold, when the disk had no space for the next segment.
+/// The log failed, and the store was read-only.
+#[test]
+fn what_is_queued_when_the_disk_is_full_is_written() {
+    for seed in 0..4 {
+        let ran = world(seed).run(async |engine| {
+            let options = common::options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10);
+            let options = options.reserve_bytes(0).store_id(9).clock(|| 1_000_000);
+            let store = Store::open(&engine, DIR, options).await.expect("a store");
+            let (keyspace, mut number) = (store.default_keyspace(), 0);
+            let mut put = async || {
+                number += 1;
+                keyspace.put(Life::key(number), [7_u8; 4000]).relaxed().await
+            };
+            for _ in 0..25 {
+                put().await.expect("there is space");
+            }
+            // The log makes its next segment and its reserve in the background.
+            pause(2_000).await;
+            take_all_but(&engine, 0).await;
+            let full = loop {
+                if let Err(error) = put().await {
+                    break error;
+                }
+            };
+            is_full(&full, 0);
+            store.sync().await.expect("the log has room for what it took");
+            assert!(store.stats().failed.is_none(), "{:?}", store.stats());
+            store.close().await.expect("a full store closes");
+        });
+        ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
 /// Regression: with this seed, and with 17 below, a store with separated values stayed full after all of its keys were deleted.
 #[test]
 fn a_full_store_with_separated_values_comes_back() {
