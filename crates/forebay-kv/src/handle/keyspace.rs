@@ -449,7 +449,8 @@ impl Keyspace {
         let (shared, bounds) = (&self.handle.shared, Bounds::of(&range));
         Pending::new(&shared.engine, async move {
             shared.sync_committed().await?;
-            let (mut entries, mut batch, mut bytes) = (self.range_at(bounds.clone(), None), Batch::new(), 0);
+            let mut entries = self.range_at(bounds.clone(), None).of_keys();
+            let (mut batch, mut bytes) = (Batch::new(), 0);
             // The batch has to fit into a memtable.
             let most = shared.options.delete_batch_max.min(shared.budget.memtable / 256);
             let bytes_max = shared.budget.memtable / 8;

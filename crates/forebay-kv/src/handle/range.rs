@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use forebay::Waitable;
 
 use super::Handle;
@@ -14,7 +15,7 @@ use crate::engine::shared::StoreCore;
 use crate::error::{Error, Result};
 use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Memory, Merge, Run, Source};
-use crate::table::{CursorHow, Direction, Entry};
+use crate::table::{CursorHow, Direction, Entry, Leave};
 use crate::value::{HeldShare, Value};
 use crate::view::Moment;
 
@@ -53,6 +54,8 @@ struct RangeSpec {
     /// The last key of the entries that an earlier [`Work`] has read.
     last: Option<Vec<u8>>,
     is_fresh: bool,
+    /// Whether separated values are left unread.
+    is_of_keys: bool,
 }
 
 impl RangeSpec {
@@ -97,7 +100,8 @@ impl Range {
     pub(crate) fn new(handle: &Arc<Handle>, keyspace: u32, bounds: Bounds, at: Option<Moment>) -> Range {
         let moment = at.unwrap_or_else(|| handle.shared.pin());
         let (bounds, direction) = (Arc::new(bounds), Direction::Forward);
-        let wanted = RangeSpec { keyspace, moment, bounds, direction, last: None, is_fresh: false };
+        let (last, is_fresh, is_of_keys) = (None, false, false);
+        let wanted = RangeSpec { keyspace, moment, bounds, direction, last, is_fresh, is_of_keys };
         Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
     }
 
@@ -148,6 +152,12 @@ impl Range {
     #[must_use = "it is the range that reads the device"]
     pub fn fresh(mut self) -> Range {
         self.wanted.is_fresh = true;
+        self
+    }
+
+    /// Leaves separated values unread: the range has empty ones in their place.
+    pub(crate) fn of_keys(mut self) -> Range {
+        self.wanted.is_of_keys = true;
         self
     }
 
@@ -246,6 +256,11 @@ impl Work {
             let unpacked = runs.iter().map(Run::unpacked_leaf_bytes).max().unwrap_or(0);
             how = how.within(share.saturating_sub(unpacked), shared.options.leaf_bytes.into());
             runs.iter_mut().for_each(|run| run.set_how(how));
+            if wanted.is_of_keys {
+                let kept = levels.value_files().keys().copied().collect();
+                let leave = Arc::new(Leave { bytes_min: 0, keeps_short: true, kept });
+                runs = runs.into_iter().map(|run| run.leaving(&leave)).collect();
+            }
             sources.extend(runs.into_iter().map(|run| Source::Run(Box::new(run))));
             held = (how.memory_bytes() + unpacked) * count as u64;
         }
@@ -285,6 +300,9 @@ impl Work {
         let entry = self.merge.entry()?;
         if entry == Entry::Deleted || entry.has_expired(self.now_s) {
             return None;
+        }
+        if matches!(entry, Entry::Blob { .. }) {
+            return Some(Value::of_bytes(Bytes::new(), 0, self.shared.cache.held()));
         }
         match self.merge.at()? {
             Source::Memory(memory) => self.shared.value_of(memory.found()?, || self.now_s),

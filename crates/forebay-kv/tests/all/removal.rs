@@ -19,6 +19,31 @@ fn fill(keyspace: &Keyspace, numbers: impl Iterator<Item = u64>) {
     }
 }
 
+/// Story: the deletion of a range looked at up to 256 of its entries, and read their values: 256 MiB for values of 1 MiB.
+#[test]
+fn separated_values_in_a_range_are_not_read_to_delete_it() {
+    let (engine, dir) = (engine(), dir());
+    let options = options().memtable_bytes(512 << 10).log_segment_bytes(1 << 20);
+    let store = Store::open(&engine, dir.path(), options).wait().unwrap();
+    let keyspace = store.default_keyspace();
+    for number in 0..20 {
+        // Too long for the cache.
+        keyspace.put(key(number), vec![number as u8; 100_000]).wait().unwrap();
+    }
+    store.settle().wait().unwrap();
+    let read = || {
+        let flows = engine.stats().wait().unwrap().flows;
+        flows.iter().filter(|flow| flow.class == "default").map(|flow| flow.read_bytes).sum::<u64>()
+    };
+    let before = read();
+    keyspace.delete_range(key(5)..key(15)).wait().unwrap();
+    let read = read() - before;
+    assert!(read < 500_000, "{read} bytes");
+    assert_eq!(keys(&keyspace), (0..5).chain(15..20).map(key).collect::<Vec<_>>());
+    nothing_is_held(&store);
+    store.close().wait().unwrap();
+}
+
 #[test]
 fn a_range_goes_and_its_neighbours_stay() {
     const KEYS: u64 = 4000;
