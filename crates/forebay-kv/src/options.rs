@@ -165,9 +165,10 @@ impl Options {
     /// Sets the bytes of the reserve: a file in the store's directory that occupies space and has no data. When the file system is
     /// full, the store frees the reserve, so that deletions can be written to tables and compacted, which frees space; then it
     /// allocates the reserve again. With 0 the store has no reserve, and deletes may fail to shrink a full store. At most 1 TiB.
-    /// Default: it grows with the store: the bytes in memtables, one table, a segment of either log, and up to an eighth of the
-    /// most, which is 161 MiB with 256 MiB of memory and 192 MiB with more. At an open it is halved or quartered if less space is
-    /// free; if it cannot grow later, the store is full. File systems without fallocate(2) have no reserve.
+    /// Default: it grows with the store: the bytes in memtables, 24 KiB for each keyspace there but one, one table, a segment of
+    /// either log, and up to an eighth of the most, which with one keyspace is 161 MiB with 256 MiB of memory and 192 MiB with more.
+    /// At an open it is halved or quartered if less space is free; if it cannot grow later, the store is full. File systems without
+    /// fallocate(2) have no reserve.
     pub fn reserve_bytes(mut self, bytes: u64) -> Options {
         self.reserve_bytes = Some(bytes);
         self
