@@ -80,15 +80,17 @@ fn keyspaces_are_dropped_on_a_full_disk_as_far_as_the_manifest_has_room() {
         let options = options().reserve_bytes(0).log_segment_bytes(64 << 10);
         let (store, keyspaces) = open(&engine, options, 180).await;
         store.default_keyspace().put("key", "value").await.expect("there is space");
+        // A drop flushes what is in memory.
+        store.flush().await.expect("there is space");
         // The logs make their reserves in the background.
         pause(2_000).await;
         for keyspace in &keyspaces {
-            let drop = async || {
+            let dropped = async || {
                 // Another process uses what the store gives back.
                 take_all_but(&engine, 0).await;
                 store.drop_keyspace(keyspace.name()).await
             };
-            until_taken(&store, drop).await;
+            until_taken(&store, dropped).await;
         }
         assert!(store.stats().failed.is_none(), "{:?}", store.stats());
         engine.remove_file(FILLER).await.unwrap();
