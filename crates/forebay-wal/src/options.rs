@@ -102,7 +102,8 @@ impl Options {
         }
     }
 
-    /// Sets the length of a segment file in bytes, a multiple of 4,096 from 64 KiB to 1 GiB. Default: 64 MiB.
+    /// Sets the length of a segment file in bytes, a multiple of 4,096 from 64 KiB to 1 GiB. Each segment with live records has a
+    /// descriptor. Default: 64 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> Options {
         self.segment_bytes = bytes;
         self
