@@ -448,7 +448,8 @@ impl Keyspace {
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Pending<'_, ()> {
         let (shared, bounds) = (&self.handle.shared, Bounds::of(&range));
         Pending::new(&shared.engine, async move {
-            shared.sync_committed().await?;
+            shared.check_writable()?;
+            shared.see_committed().await?;
             let mut entries = self.range_at(bounds.clone(), None).of_keys();
             let (mut batch, mut bytes) = (Batch::new(), 0);
             // The batch has to fit into a memtable.

@@ -44,6 +44,26 @@ fn separated_values_in_a_range_are_not_read_to_delete_it() {
     store.close().wait().unwrap();
 }
 
+/// Story: the deletion of a range waited until the numbers of records that are not logged were in the log: a write and a flush each time.
+#[test]
+fn the_deletion_of_a_range_that_is_not_logged_writes_nothing_to_the_log() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.unlogged_keyspace("state").wait().unwrap();
+    let groups = || {
+        let log = store.stats().log;
+        log.groups - log.control_groups
+    };
+    let before = groups();
+    for number in 0..20 {
+        keyspace.put(key(number), value(number)).wait().unwrap();
+        keyspace.delete_range(key(number)..=key(number)).wait().unwrap();
+        assert_eq!(keyspace.get(&key(number)).wait().unwrap(), None);
+    }
+    assert_eq!(groups(), before, "groups with records");
+    store.close().wait().unwrap();
+}
+
 #[test]
 fn a_range_goes_and_its_neighbours_stay() {
     const KEYS: u64 = 4000;
