@@ -188,8 +188,8 @@ impl Writer {
         }
         self.next.settle(&self.maker);
         self.next.retire(retired);
-        // Without space, a group after this one is due soon: it frees the segments.
-        self.chain.marked &= !(self.shared.is_short() && self.next.is_leaving());
+        // A group after this one frees segments: without space it is due soon, and a mark after a quiet period where some are removed.
+        self.chain.marked &= !(self.next.has_surplus() || (self.shared.is_short() && self.next.is_leaving()));
         if forebay::_is_broken!(SegmentGoneEarly) {
             self.next.settle(&self.maker);
         }

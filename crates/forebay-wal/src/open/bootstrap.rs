@@ -101,6 +101,7 @@ impl Scene {
 /// Starts the log's thread, or its task on the shard of this thread.
 pub(super) async fn begin(mut writer: Writer, is_own_thread: bool) -> Result<Wal> {
     writer.record_end().await?;
+    writer.chain.marked &= !writer.next.has_surplus();
     let shared = writer.shared.clone();
     shared.settle(writer.chain.next_lsn);
     let on_shard = if is_own_thread && shared.engine.makes_wait_calls() {

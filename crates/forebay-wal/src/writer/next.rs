@@ -171,6 +171,11 @@ impl Next {
         !self.leaving.is_empty()
     }
 
+    /// Returns whether a further durable group frees more segments than are kept for reuse.
+    pub(crate) fn has_surplus(&self) -> bool {
+        self.is_leaving() && self.leaving.len() + self.used.len() > USED_MAX
+    }
+
     /// Returns the segment, and whether it is recycled. A failure is retried once: space may have been freed since. A lack of
     /// descriptors is retried for some time. Without space, it is the log's reserve.
     pub(crate) async fn take(

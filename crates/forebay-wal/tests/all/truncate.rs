@@ -1,10 +1,13 @@
 //! Truncations, resets, and the segments that they free or need.
 
+use std::time::Duration;
+
 #[cfg(feature = "_mutants")]
 use crate::simulation::groups;
 
 use crate::common::{self, dir, engine, expected, open, options, record, records_wait};
 use forebay::Engine;
+use forebay_sim::{self as sim, Profile, World};
 use forebay_wal::{ErrorKind, Lsn, Wal};
 
 fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
@@ -183,6 +186,33 @@ fn segments_of_another_length_are_read_and_then_given_up() {
         append(&wal, last + 1..=last + 1_000);
         assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=last + 1_000));
         wal.close().wait().unwrap();
+    }
+}
+
+/// Story: the segments that a truncation had made needless stayed until the next append, also across a close. A store that had flushed
+/// everything kept the whole log of its last memtable for as long as nobody wrote.
+#[test]
+fn an_idle_log_gives_segments_back_without_another_append() {
+    for is_closed in [false, true] {
+        let ran = World::new(1).disk(Profile::ideal()).run(async |engine| {
+            engine.create_dir_all("/log").await.unwrap();
+            let (wal, _) = Wal::open(&engine, "/log", options().log_id(7)).await.unwrap();
+            for number in 1..=3_000 {
+                wal.append(&record(number)).queued().await.unwrap();
+            }
+            wal.sync().await.unwrap();
+            let files = async || engine.read_dir("/log").await.unwrap().len();
+            let before = files().await;
+            wal.truncate_before(Lsn(3_001)).await.unwrap();
+            if is_closed {
+                wal.close().await.unwrap();
+            } else {
+                sim::sleep(Duration::from_secs(1)).await.unwrap();
+            }
+            let after = files().await;
+            assert!(after + 3 <= before, "{before} files before, {after} after");
+        });
+        ran.unwrap_or_else(|failure| panic!("closed: {is_closed}: {failure}"));
     }
 }
 
