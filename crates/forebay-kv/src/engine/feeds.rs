@@ -4,6 +4,7 @@
 //! the last flushes, up to a bound, so that a feed that is not polled costs that much space and delays no one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_wal::Lsn;
@@ -13,7 +14,11 @@ const FLUSHES_KEPT: usize = 3;
 
 /// The open feeds of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Feeds(Mutex<State>);
+pub(crate) struct Feeds {
+    state: Mutex<State>,
+    /// Whether the log has records that no feed wants any more.
+    has_released: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -25,17 +30,25 @@ struct State {
 
 impl Feeds {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the record from which on the log is needed after a flush up to `last`. On a full disk feeds keep nothing.
     pub(crate) fn needed_after(&self, last: u64, is_full: bool) -> Lsn {
-        let mut state = self.lock();
-        state.flushed.push_back(last);
-        // The records kept are those behind the flush before them.
-        if state.flushed.len() > FLUSHES_KEPT + 1 {
-            state.flushed.pop_front();
+        {
+            let mut state = self.lock();
+            state.flushed.push_back(last);
+            // The records kept are those behind the flush before them.
+            if state.flushed.len() > FLUSHES_KEPT + 1 {
+                state.flushed.pop_front();
+            }
         }
+        self.needed(last, is_full)
+    }
+
+    /// Returns the record from which on the log is needed, if the last flush ended with the record `last`.
+    pub(crate) fn needed(&self, last: u64, is_full: bool) -> Lsn {
+        let state = self.lock();
         let kept = match state.flushed.front() {
             _ if is_full => last + 1,
             Some(before) if state.flushed.len() > FLUSHES_KEPT => before + 1,
@@ -50,8 +63,18 @@ impl Feeds {
         *self.lock().wanted.entry(lsn).or_default() += 1;
     }
 
-    /// Closes a feed whose next record was `lsn`.
-    pub(crate) fn leave(&self, lsn: u64) {
+    /// Returns whether the log has records that no feed wants any more.
+    pub(crate) fn has_released(&self) -> bool {
+        self.has_released.load(Ordering::Acquire)
+    }
+
+    /// Returns the same, and counts them as given up.
+    pub(crate) fn take_released(&self) -> bool {
+        self.has_released.swap(false, Ordering::AcqRel)
+    }
+
+    /// Closes a feed whose next record was `lsn`. Returns whether the log may give up records now that were kept for it.
+    pub(crate) fn leave(&self, lsn: u64) -> bool {
         let mut state = self.lock();
         if let Some(count) = state.wanted.get_mut(&lsn) {
             *count -= 1;
@@ -59,5 +82,9 @@ impl Feeds {
                 state.wanted.remove(&lsn);
             }
         }
+        let last = state.flushed.back().map_or(0, |last| *last);
+        let has_released = lsn <= last && state.wanted.keys().next().is_none_or(|first| *first > last);
+        self.has_released.fetch_or(has_released, Ordering::AcqRel);
+        has_released
     }
 }

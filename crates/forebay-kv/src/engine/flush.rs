@@ -119,6 +119,18 @@ pub(crate) async fn oldest(shared: &Arc<StoreCore>) -> Result<bool> {
     Ok(true)
 }
 
+/// Gives up the records of the log that are in tables and that no feed wants any more.
+pub(super) async fn release_log(shared: &StoreCore) {
+    if shared.check_writable().is_err() {
+        return;
+    }
+    let last = shared.lock().flushed;
+    let needed = shared.feeds.needed(last, shared.full.is_full());
+    if let Err(error) = shared.wal.truncate_before(needed).await {
+        drop(shared.log_error(error));
+    }
+}
+
 async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
     let last = memtables.last_lsn();
     shared.manifest.check_room()?;

@@ -256,6 +256,13 @@ impl StoreCore {
         }
     }
 
+    /// Closes a feed whose next record was `lsn`; the log gives up what was kept for it alone.
+    pub(crate) fn leave_feed(&self, lsn: u64) {
+        if self.feeds.leave(lsn) {
+            self.work.notify();
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Commit> {
         self.commit.lock().unwrap_or_else(PoisonError::into_inner)
     }

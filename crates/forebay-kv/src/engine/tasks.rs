@@ -68,10 +68,14 @@ async fn run(guard: EndGuard) {
             is_next || !shared.full.is_full()
         };
         let has_sealed = || shared.check_writable().is_ok() && is_new() && is_oldest_due();
-        let is_work = || shared.is_closing() || has_sealed();
+        let is_work = || shared.is_closing() || shared.feeds.has_released() || has_sealed();
         shared.work.until(|| is_work().then_some(())).await;
         if shared.is_closing() {
             break;
+        }
+        if shared.feeds.take_released() {
+            flush::release_log(shared).await;
+            continue;
         }
         let attempt = shared.full.attempt();
         match flush::oldest(shared).await {

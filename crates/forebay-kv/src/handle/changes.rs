@@ -128,7 +128,7 @@ impl Changes {
                 }
             }
             shared.feeds.enter(self.next);
-            shared.feeds.leave(before);
+            shared.leave_feed(before);
         }
     }
 
@@ -151,7 +151,7 @@ impl Changes {
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        self.handle.shared.feeds.leave(self.next);
+        self.handle.shared.leave_feed(self.next);
     }
 }
 

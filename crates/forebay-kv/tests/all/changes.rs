@@ -1,9 +1,11 @@
 //! Feeds of changes: every write once, in order, from any moment that the log still has.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::common::{self, dir, engine, open};
 use forebay_kv::{Batch, ChangeSet, Changes, ErrorKind, Isolation, Store};
+use forebay_sim::{self as sim, Profile, World};
 
 type Entries = Vec<(String, String, Option<String>)>;
 
@@ -161,4 +163,39 @@ fn what_is_not_in_the_log_ends_it() {
     let error = changes.next().wait().unwrap().unwrap_err();
     assert!(error.kind() == ErrorKind::Lagged && error.to_string().contains("bulk load"), "{error}");
     store.close().wait().unwrap();
+}
+
+/// Story: records that the log had kept for a feed stayed there when the feed was dropped or had read them, until the next flush: in a
+/// store that nobody wrote to, for ever.
+#[test]
+fn the_log_gives_up_what_no_feed_wants_any_more() {
+    for is_read in [false, true] {
+        let ran = World::new(1).disk(Profile::nand().at("/disk")).run(async |engine| {
+            let options = common::options().log_segment_bytes(64 << 10).store_id(9).clock(|| 1_000);
+            let store = Store::open(&engine, "/disk/store", options).await.unwrap();
+            let keyspace = store.default_keyspace();
+            let mut feed = Some(store.changes(store.snapshot().lsn().next()));
+            for number in 0..200_u64 {
+                keyspace.put(number.to_be_bytes(), [7_u8; 100]).await.unwrap();
+            }
+            store.flush().await.unwrap();
+            sim::sleep(Duration::from_secs(1)).await.unwrap();
+            let files = async || engine.read_dir("/disk/store/log").await.unwrap().len();
+            let before = files().await;
+            match &mut feed {
+                Some(changes) if is_read => {
+                    for _ in 0..200 {
+                        changes.next().await.expect("the store is open").expect("a change");
+                    }
+                }
+                _ => feed = None,
+            }
+            sim::sleep(Duration::from_secs(1)).await.unwrap();
+            let after = files().await;
+            assert!(after + 3 <= before, "{before} files before, {after} after");
+            drop(feed);
+            store.close().await.unwrap();
+        });
+        ran.unwrap_or_else(|failure| panic!("read: {is_read}: {failure}"));
+    }
 }
