@@ -94,13 +94,21 @@ const ENTRY_BYTES: u64 = 16;
 /// Counted for a lease: its id, and its entry.
 const LEASE_BYTES: u64 = ENTRY_BYTES + 8;
 
-/// The most bytes in the changes of one entry of the log, which become one batch of the store. A store with 256 MiB of memory or
-/// more accepts such batches.
+/// The most bytes in the changes of one entry of the log, which become one batch of the store.
 pub(crate) const CHANGES_BYTES_MAX: u64 = if cfg!(test) { 128 << 10 } else { 14 << 20 };
 
-/// The maximum bytes of values that one entry deletes: its events have them, for watches that want previous values. Each step of a
-/// lease's revocation has a sixteenth of them, and at least one value.
+/// The most memory of such a batch, of which each change takes [`CHANGE_BYTES`] beside its bytes: a memtable has headers and places. An
+/// entry whose batch the store refuses ends each member, now and at every start.
+const BATCH_BYTES_MAX: u64 = if cfg!(test) { 192 << 10 } else { 20 << 20 };
+const CHANGE_BYTES: u64 = 64;
+
+/// The maximum bytes of values that one entry deletes or replaces: its events have them, for watches that want previous values. Each
+/// step of a lease's revocation has a sixteenth of them, and at least one value.
 pub(crate) const PREVIOUS_BYTES_MAX: u64 = if cfg!(test) { 512 << 10 } else { 256 << 20 };
+
+/// The maximum bytes of pairs that the ranges of one transaction return together. They are in memory as a whole, and where the
+/// transaction is an entry on each member, again at each start until the state is flushed.
+const RETURNED_BYTES_MAX: u64 = if cfg!(test) { 16 << 20 } else { 128 << 20 };
 
 /// The longest time of a lease, in seconds.
 pub(crate) const TTL_MAX_S: i64 = 9_000_000_000;

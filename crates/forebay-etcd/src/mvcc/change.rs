@@ -11,7 +11,7 @@ use super::range::{self, Place};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
 use super::sums::{add, event_hash, lease_hash, now_hash, record_hash};
-use super::{CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX};
+use super::{BATCH_BYTES_MAX, CHANGE_BYTES, CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX};
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
 };
@@ -34,8 +34,10 @@ pub(super) struct Change<'a> {
     pub(super) operations: Operations,
     keeps_keys: bool,
     bytes: u64,
-    /// Bytes of values that the entry has deleted: its events have them.
+    /// Bytes of values that the entry has deleted or replaced: its events have them.
     previous_bytes: u64,
+    /// Bytes of pairs that its ranges return.
+    returned_bytes: u64,
     scratch: Vec<u8>,
 }
 
@@ -65,6 +67,7 @@ impl<'a> Change<'a> {
             keeps_keys,
             bytes,
             previous_bytes,
+            returned_bytes: 0,
             scratch,
         }
     }
@@ -97,7 +100,10 @@ impl<'a> Change<'a> {
 
     pub(super) async fn range(&mut self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
         self.operations.ranges += 1;
-        range::range(&self.place(), request).await
+        let mut returned_bytes = self.returned_bytes;
+        let response = range::range(&self.place(), request, Some(&mut returned_bytes)).await?;
+        self.returned_bytes = returned_bytes;
+        Ok(response)
     }
 
     /// Checks that a put's lease is there.
@@ -214,7 +220,7 @@ impl<'a> Change<'a> {
             found.extend(self.before(span.key).await?);
         } else {
             let mut scan = Scan::new(self.reader, span, Some(&self.own));
-            let (mut bytes, mut previous_bytes) = (self.bytes, self.previous_bytes);
+            let (mut bytes, mut previous_bytes) = (0, self.previous_bytes);
             while let Some(next) = scan.next().await? {
                 let before = match next {
                     ScanPair::Own(pair, sub) => {
@@ -231,7 +237,8 @@ impl<'a> Change<'a> {
                 if self.state.is_short(before.at, before.pair.value.len()) {
                     bytes += before.pair.value.len() as u64;
                 }
-                if bytes > CHANGES_BYTES_MAX || previous_bytes > PREVIOUS_BYTES_MAX {
+                let changes = 3 * (found.len() as u64 + 1);
+                if !self.has_room(bytes, changes) || previous_bytes > PREVIOUS_BYTES_MAX {
                     return Err(Refusal::RequestTooLarge.into());
                 }
                 found.push(before);
@@ -252,8 +259,9 @@ impl<'a> Change<'a> {
     pub(super) fn has_room_to_delete(&self, key: &[u8]) -> bool {
         let bytes = entry_bytes(key, 0) + event_bytes(key, 0) + lease_key_bytes(key);
         // A value that must be written again uses up to half of an entry.
-        let half = if self.state.ages.is_some() && self.bytes > 0 { 2 } else { 1 };
-        self.bytes + bytes <= CHANGES_BYTES_MAX / half && self.previous_bytes < PREVIOUS_BYTES_MAX / 16
+        let moved_bytes = if self.state.ages.is_some() && self.bytes > 0 { CHANGES_BYTES_MAX / 2 } else { 0 };
+        // With the mark of a replaced event.
+        self.has_room(bytes + moved_bytes, 5) && self.previous_bytes < PREVIOUS_BYTES_MAX / 16
     }
 
     /// Deletes a key if it is there.
@@ -269,7 +277,6 @@ impl<'a> Change<'a> {
         let at = self.next_place();
         let previous = Some(before.previous(&self.state));
         let key = &before.pair.key;
-        self.previous_bytes += before.pair.value.len() as u64;
         self.batch.delete(self.reader.keyspace(Part::Now), key);
         self.write_event(at, &Record { key, previous, put: None });
         self.replace(&before);
@@ -361,8 +368,16 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// Returns whether the batch fits the store with so many bytes more, in so many changes.
+    fn has_room(&self, bytes: u64, changes: u64) -> bool {
+        let bytes = self.bytes + bytes;
+        let around_bytes = CHANGE_BYTES * (self.batch.len() as u64 + changes);
+        bytes <= CHANGES_BYTES_MAX && bytes + around_bytes <= BATCH_BYTES_MAX
+    }
+
     fn push(&mut self, event: Event) -> Result<(), Failure> {
-        if self.bytes > CHANGES_BYTES_MAX {
+        self.previous_bytes += event.prev_kv.as_ref().map_or(0, |pair| pair.value.len() as u64);
+        if !self.has_room(0, 0) || self.previous_bytes > PREVIOUS_BYTES_MAX {
             return Err(Refusal::RequestTooLarge.into());
         }
         if self.keeps_keys

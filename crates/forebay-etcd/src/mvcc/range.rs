@@ -3,11 +3,11 @@
 use std::cmp::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use super::Failure;
 use super::codec::{self, At, Now, Put, Record, State};
 use super::pairs::{Pairs, has_filters, is_in_key_order};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
+use super::{Failure, RETURNED_BYTES_MAX};
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse};
 use crate::proto::mvccpb::KeyValue;
@@ -15,6 +15,8 @@ use crate::refusal::Refusal;
 
 /// Number of values of older revisions fetched together.
 pub(super) const FETCH: usize = 128;
+/// Counted for a pair that a transaction returns, in addition to its key and value.
+const PAIR_BYTES: u64 = 128;
 
 /// Where a range reads.
 #[derive(Clone, Copy)]
@@ -47,11 +49,21 @@ pub(super) fn check_revision(revision: i64, state: &State) -> Result<(), Refusal
     }
 }
 
-/// Carries a range out. The response has no header.
-pub(super) async fn range(place: &Place<'_>, request: &RangeRequest) -> Result<RangeResponse, Failure> {
+/// Carries a range out; in a transaction with the bytes that its ranges return, to which these are added. The response has no header.
+pub(super) async fn range(
+    place: &Place<'_>,
+    request: &RangeRequest,
+    mut returned_bytes: Option<&mut u64>,
+) -> Result<RangeResponse, Failure> {
     let mut found = Pairs::new(place, request, pairs_max(request)).await?;
     let mut pairs = Vec::new();
     while let Some(pair) = found.next().await? {
+        if let Some(returned_bytes) = &mut returned_bytes {
+            **returned_bytes += PAIR_BYTES + (pair.key.len() + pair.value.len()) as u64;
+            if **returned_bytes > RETURNED_BYTES_MAX {
+                return Err(Refusal::RequestTooLarge.into());
+            }
+        }
         pairs.push(pair);
     }
     let (_, count) = found.count_rest().await?;

@@ -144,8 +144,9 @@ pub(super) async fn read(place: &Place<'_>, request: &TxnRequest) -> Result<TxnR
             _ => None,
         });
     ranges.clone().try_for_each(|range| range::check_revision(range.revision, &place.state))?;
+    let mut returned_bytes = 0;
     for range in ranges {
-        let mut response = range::range(place, range).await?;
+        let mut response = range::range(place, range, Some(&mut returned_bytes)).await?;
         response.header = header(place.revision);
         responses.push(ResponseOp { response: Some(Response::ResponseRange(response)) });
     }

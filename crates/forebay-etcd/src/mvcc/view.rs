@@ -101,7 +101,7 @@ impl View {
 
     /// Carries out a range. The response has no header.
     pub(crate) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
-        range::range(&self.place()?, request).await
+        range::range(&self.place()?, request, None).await
     }
 
     /// Returns the pairs of a range in the order of their keys, for any order of the request, as they are read.

@@ -476,6 +476,47 @@ async fn changes_that_fit_into_no_batch_are_refused() {
     assert_eq!(node.range(range([0], [0])).await.count, 50);
 }
 
+/// Story: the bytes of an entry were limited, and not the number of its changes, each of which has a header in a memtable. A delete of
+/// 75,000 short keys was committed, no member could apply it, and none could start again.
+#[tokio::test]
+async fn no_more_short_keys_are_deleted_than_the_store_takes() {
+    let mut node = Node::new().await;
+    for hundred in 0..14 {
+        let puts = (0..100).map(|number| operation(put(format!("{hundred:02}{number:02}"), "")));
+        node.txn(txn(vec![], puts.collect(), vec![])).await;
+    }
+    let delete_until = |end| Change::DeleteRange(delete("0", end));
+    assert_eq!(node.refused(delete_until("2")).await, text(Refusal::RequestTooLarge));
+    node.done(delete_until("05")).await;
+    assert_eq!(node.range(range([0], [0])).await.count, 900);
+    // As in one transaction.
+    let put = |number: usize| operation(put(format!("{number:04}"), ""));
+    let puts = |count: usize| (0..count).map(put).collect::<Vec<_>>();
+    let refused = node.refused(Change::Txn(txn(vec![], puts(1200), vec![]))).await;
+    assert_eq!(refused, text(Refusal::RequestTooLarge));
+    node.txn(txn(vec![], puts(500), vec![])).await;
+}
+
+/// Story: a transaction that puts a key and has very many ranges of all keys was carried out by each member with all that they return in
+/// memory, and again at each start.
+#[tokio::test]
+async fn ranges_of_a_transaction_return_no_more_than_fits_the_memory() {
+    let mut node = Node::new().await;
+    for number in 0..4 {
+        node.put(format!("key {number}"), vec![7; 60_000]).await;
+    }
+    // 240,000 bytes each, of 16 MiB.
+    let reads = |count: usize| vec![operation(range("key", "kez")); count];
+    let with_put = |count: usize| [reads(count), vec![operation(put("other", ""))]].concat();
+    let refused = node.refused(Change::Txn(txn(vec![], with_put(80), vec![]))).await;
+    assert_eq!(refused, text(Refusal::RequestTooLarge));
+    assert_eq!(node.txn(txn(vec![], with_put(60), vec![])).await.0.responses.len(), 61);
+    let view = node.view().await;
+    assert_eq!(view.txn(&txn(vec![], reads(60), vec![])).await.unwrap().responses.len(), 60);
+    let refused = view.txn(&txn(vec![], reads(80), vec![])).await.unwrap_err();
+    assert!(matches!(refused, Failure::Refused(Refusal::RequestTooLarge)), "{refused:?}");
+}
+
 /// Returns the numbers of entries of `events` and `versions`, and the sum that `used_bytes` should be.
 pub(super) async fn stored(node: &Node) -> (usize, usize, u64) {
     let keyspaces = node.store.keyspaces();
@@ -629,6 +670,20 @@ async fn long_values_are_deleted_a_limited_number_at_once() {
     }
     node.done(delete_until("key 9")).await;
     assert_eq!(node.range(range([0], [0])).await.kvs.len(), 1);
+}
+
+/// Its events have the values that a transaction replaces, as they have those that a delete removes. Only the latter were limited.
+#[tokio::test]
+async fn long_values_are_replaced_a_limited_number_at_once() {
+    let mut node = Node::new().await;
+    for number in 0..10 {
+        node.put(format!("key {number}"), vec![7; 60_000]).await;
+    }
+    let put = |number: usize| operation(put(format!("key {number}"), ""));
+    let puts = |count: usize| (0..count).map(put).collect::<Vec<_>>();
+    let refused = node.refused(Change::Txn(txn(vec![], puts(10), vec![]))).await;
+    assert_eq!(refused, text(Refusal::RequestTooLarge));
+    node.txn(txn(vec![], puts(8), vec![])).await;
 }
 
 /// A lease with more keys than an entry may change was refused as too large, and its leader retried it forever.
