@@ -216,14 +216,25 @@ impl Budget {
         Err(Error::new(ErrorKind::TooLarge { limit }, text))
     }
 
-    /// Returns an error for a record of so many bytes and entries that costs a memtable `cost`, if it does not fit into the store.
-    pub(crate) fn check_record(&self, bytes: usize, entries: usize, cost: u64) -> Result<()> {
-        if bytes <= self.record && cost <= self.memtable {
+    /// Returns an error for a record of so many bytes and entries that costs a memtable `cost`, if it does not fit into the store. One
+    /// that is not logged has neither buffer nor segment of the log, and may have nearly all of the memtables' share: an empty
+    /// memtable takes it once the others are flushed.
+    pub(crate) fn check_record(
+        &self,
+        bytes: usize,
+        entries: usize,
+        cost: u64,
+        is_unlogged: bool,
+    ) -> Result<()> {
+        let share = self.memtables - self.memtables / 16;
+        let (record, memtable) =
+            if is_unlogged { (share as usize, share) } else { (self.record, self.memtable) };
+        if bytes <= record && cost <= memtable {
             return Ok(());
         }
         // A memtable holds fewer bytes of many short entries than the log.
-        let of_memtable = bytes as f64 * (self.memtable as f64 / cost as f64);
-        let limit = self.record.min(of_memtable as usize);
+        let of_memtable = bytes as f64 * (memtable as f64 / cost as f64);
+        let limit = record.min(of_memtable as usize);
         let text = format!(
             "{entries} changes of {bytes} bytes together; with this memory the most is {limit}: use smaller batches, or raise \
              Options::memory_bytes_max"
@@ -368,7 +379,8 @@ mod tests {
     fn of_short_entries_a_memtable_holds_fewer_bytes() {
         let budget = Budget::new(&Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN)).unwrap();
         let check = |bytes: usize, entries: usize| {
-            budget.check_record(bytes, entries, memtable::cost(bytes, entries)).map_err(|error| error.kind())
+            let cost = memtable::cost(bytes, entries);
+            budget.check_record(bytes, entries, cost, false).map_err(|error| error.kind())
         };
         check(budget.record, 1).unwrap();
         assert_eq!(check(budget.record + 1, 1), Err(ErrorKind::TooLarge { limit: budget.record }));

@@ -130,7 +130,7 @@ impl StoreCore {
     ) -> Result<CommitOutcome> {
         let (bytes, entries) = (ready.record.len(), ready.places.len());
         let cost = memtable::cost(bytes, entries);
-        self.budget.check_record(bytes, entries, cost)?;
+        self.budget.check_record(bytes, entries, cost, ready.is_unlogged)?;
         if bytes > self.budget.value {
             self.budget.check_value(ready.longest_value())?;
         }

@@ -315,7 +315,8 @@ impl Store {
     ///
     /// It is two thirds of the log's share of the memory or fifteen sixteenths of a memtable, the smaller of the two (682 KiB with
     /// 16 MiB of memory, 3.6 MiB with 64, 21 MiB from 276 on), within a segment of the log. A memtable also has 52 bytes for each
-    /// change, so that many short changes reach its limit first; the error of such a batch states how many bytes fit.
+    /// change, so that many short changes reach its limit first; the error of such a batch states how many bytes fit. A batch whose
+    /// keyspaces are all [not logged](Store::unlogged_keyspace) may have the memory of nearly three memtables.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

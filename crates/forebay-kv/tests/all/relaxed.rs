@@ -78,6 +78,34 @@ fn an_unlogged_keyspace_is_there_after_a_close_and_costs_the_log_little() {
     store.close().wait().unwrap();
 }
 
+/// Story: a state machine's batch that was longer than a memtable was refused. Its entry was committed, and its node ended at each start.
+#[test]
+fn an_unlogged_batch_may_be_longer_than_a_memtable() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let value_bytes = store.batch_bytes_max() / 10;
+    let (state, plain) = (store.unlogged_keyspace("state").wait().unwrap(), store.default_keyspace());
+    let batch = |keyspace: &Keyspace, of: u8| {
+        let mut batch = Batch::new();
+        for number in 0..20_u64 {
+            batch.put(keyspace, number.to_be_bytes(), vec![of; value_bytes]);
+        }
+        batch
+    };
+    let refused = store.write(&batch(&plain, 0)).wait().unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::TooLarge { .. }), "{refused}");
+    for of in 1..4 {
+        state.put("before", "it").wait().unwrap();
+        store.write(&batch(&state, of)).wait().unwrap();
+        for number in 0..20_u64 {
+            let value = state.get(&number.to_be_bytes()).wait().unwrap().unwrap();
+            assert!(value.len() == value_bytes && value.iter().all(|byte| *byte == of), "{number}");
+        }
+    }
+    assert!(store.verify().wait().unwrap().is_whole());
+    store.close().wait().unwrap();
+}
+
 /// What a world's lives have done so far.
 #[derive(Clone, Default)]
 struct SharedProgress(Arc<Mutex<Progress>>);
