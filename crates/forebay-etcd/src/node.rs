@@ -60,6 +60,8 @@ use crate::version::Formats;
 const APPLY_GAP_MAX: u64 = 5_000;
 /// The longest time of a request, in addition to two elections.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The engine's least memory, also in a small container: the memtables of a store with half of it have 24 MiB for the changes of an entry.
+const ARENA_BYTES_MIN: usize = 224 << 20;
 /// Those of background work.
 const SCRUB_SHARES: u32 = 100;
 /// Threads that Raft has for itself: its turns must not wait behind requests of clients.
@@ -249,13 +251,21 @@ fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {
         .map_err(|error| StartError::new(format!("the settings of Raft contradict each other: {error}")))
 }
 
+/// Returns the engine of a member. The store of its state has half of the engine's memory, which by default is a quarter of the machine's.
 fn engine() -> Result<Engine, StartError> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let shards = if processors >= 4 { 2 } else { 1 };
-    let config =
-        forebay::Config::new().shards(shards).on_event(|degradation| tracing::warn!("{degradation}"));
-    Engine::start(config)
-        .map_err(|error| StartError::new(format!("the storage engine cannot be started: {error}")))
+    let start = |config: forebay::Config| {
+        let config = config.shards(shards).on_event(|degradation| tracing::warn!("{degradation}"));
+        Engine::start(config)
+            .map_err(|error| StartError::new(format!("the storage engine cannot be started: {error}")))
+    };
+    let engine = start(forebay::Config::new())?;
+    if engine.memory_unreserved() >= ARENA_BYTES_MIN as u64 {
+        return Ok(engine);
+    }
+    drop(engine);
+    start(forebay::Config::new().arena_bytes_max(ARENA_BYTES_MIN))
 }
 
 /// Where the parts of a member are below its data directory.
