@@ -1,10 +1,12 @@
 //! Requests of a stream, read before the replies to earlier requests are sent.
 //!
 //! A client may send thousands of small requests before it reads a reply. Those that are left unread count against the connection's
-//! budget of small frames, and it is closed with all its streams once that is used up: see [`Ahead`].
+//! budget of small frames, and it is closed with all its streams once that is used up: see [`Ahead`]. A long request takes the places
+//! of many, as nothing was checked yet of those that wait.
 
 use std::sync::Arc;
 
+use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Streaming;
 
@@ -12,8 +14,10 @@ use tonic::Streaming;
 pub(crate) const STREAM_MAX: usize = 65_536;
 /// Those of all streams. Beyond it each stream has one request at a time.
 pub(super) const ALL_MAX: usize = 1 << 20;
+/// Bytes of a request with one place; a longer request takes more of them.
+const PLACE_BYTES: usize = 256;
 
-/// A place for a request, until its reply is handed on.
+/// The places of a request, until its reply is handed on.
 #[derive(Debug)]
 pub(super) struct Place {
     _own: OwnedSemaphorePermit,
@@ -26,7 +30,7 @@ pub(super) struct Ahead<T> {
     arrived: mpsc::UnboundedReceiver<(T, Place)>,
 }
 
-impl<T: Send + 'static> Ahead<T> {
+impl<T: Message + 'static> Ahead<T> {
     /// Starts to read. `shared` has [`ALL_MAX`] places.
     pub(super) fn new(mut requests: Streaming<T>, shared: Arc<Semaphore>) -> Ahead<T> {
         let (arrives, arrived) = mpsc::unbounded_channel();
@@ -50,19 +54,25 @@ impl<T: Send + 'static> Ahead<T> {
     }
 }
 
-async fn read<T>(
+async fn read<T: Message>(
     requests: &mut Streaming<T>,
     shared: &Arc<Semaphore>,
     arrives: &mpsc::UnboundedSender<(T, Place)>,
 ) {
     let own = Arc::new(Semaphore::new(STREAM_MAX));
     // No semaphore is closed. A malformed request is the end, like the client's end.
-    while let Ok(place) = own.clone().acquire_owned().await
+    while let Ok(mut place) = own.clone().acquire_owned().await
         && let Ok(Some(request)) = requests.message().await
     {
-        let of_all = shared.clone().try_acquire_owned().ok();
+        let more = (request.encoded_len() / PLACE_BYTES).min(STREAM_MAX - 1) as u32;
+        if more > 0
+            && let Ok(others) = own.clone().acquire_many_owned(more).await
+        {
+            place.merge(others);
+        }
+        let of_all = shared.clone().try_acquire_many_owned(1 + more).ok();
         if of_all.is_none() {
-            drop(own.acquire_many(STREAM_MAX as u32 - 1).await);
+            drop(own.acquire_many(STREAM_MAX as u32 - 1 - more).await);
         }
         if arrives.send((request, Place { _own: place, _shared: of_all })).is_err() {
             return;
@@ -78,18 +88,25 @@ mod tests {
     use tonic::codec::Codec;
 
     use super::*;
-    use crate::proto::etcdserverpb::LeaseKeepAliveRequest;
+    use crate::proto::etcdserverpb::{CompactionRequest, LeaseKeepAliveRequest, PutRequest};
 
-    /// A stream whose client has sent so many keep-alives of empty ids, and is there.
+    /// A stream whose client has sent so many of these requests, and is there.
+    fn stream_of<T: Message + Default + 'static>(count: usize, request: &T) -> Streaming<T> {
+        let message = request.encode_to_vec();
+        let frame = [&[0][..], &(message.len() as u32).to_be_bytes()[..], &message[..]].concat();
+        let frames = (0..count).map(move |_| Ok::<_, Infallible>(frame.clone()));
+        let frames = futures_util::stream::iter(frames).chain(futures_util::stream::pending());
+        let codec = tonic_prost::ProstCodec::<T, T>::default();
+        Streaming::new_request({ codec }.decoder(), axum::body::Body::from_stream(frames), None, None)
+    }
+
+    /// One of keep-alives of empty ids.
     fn stream(count: usize) -> Streaming<LeaseKeepAliveRequest> {
-        let frames = futures_util::stream::iter((0..count).map(|_| Ok::<_, Infallible>(vec![0; 5])));
-        let body = axum::body::Body::from_stream(frames.chain(futures_util::stream::pending()));
-        let codec = tonic_prost::ProstCodec::<LeaseKeepAliveRequest, LeaseKeepAliveRequest>::default();
-        Streaming::new_request({ codec }.decoder(), body, None, None)
+        stream_of(count, &LeaseKeepAliveRequest::default())
     }
 
     /// Returns the requests that arrive while their places are kept.
-    async fn arrived(ahead: &mut Ahead<LeaseKeepAliveRequest>) -> Vec<(LeaseKeepAliveRequest, Place)> {
+    async fn arrived<T: Message + 'static>(ahead: &mut Ahead<T>) -> Vec<(T, Place)> {
         let mut arrived = Vec::new();
         // The task that reads never waits for anything but the test: so it has done all it can after its turns.
         for _ in 0..100 {
@@ -126,6 +143,31 @@ mod tests {
         assert!(arrived(&mut ahead).await.is_empty());
         drop(taken);
         assert_eq!(arrived(&mut ahead).await.len(), 10);
+    }
+
+    /// Story: requests were counted, and not their bytes. Watches of keys of 2 MiB, of which a client may send 65,536 before one is
+    /// looked at, and without a user, were in memory together.
+    #[tokio::test]
+    async fn long_requests_take_the_places_of_many() {
+        let shared = Arc::new(Semaphore::new(ALL_MAX));
+        let long = PutRequest { key: vec![7; 1 << 20], ..PutRequest::default() };
+        let (count, most) = (40, STREAM_MAX * PLACE_BYTES);
+        let mut ahead = Ahead::new(stream_of(count, &long), shared.clone());
+        let mut taken = arrived(&mut ahead).await;
+        let bytes: usize = taken.iter().map(|(request, _)| request.encoded_len()).sum();
+        assert!((1..=most).contains(&bytes), "{bytes} bytes are in memory, of at most {most}");
+        // Each place that becomes free is of use.
+        for _ in taken.len()..count {
+            taken.clear();
+            taken.extend(ahead.next().await);
+        }
+        drop((taken, ahead));
+        while shared.available_permits() < ALL_MAX {
+            tokio::task::yield_now().await;
+        }
+        // A short one has one place.
+        let mut ahead = Ahead::new(stream_of(3, &CompactionRequest::default()), Arc::new(Semaphore::new(3)));
+        assert_eq!(arrived(&mut ahead).await.len(), 3);
     }
 
     #[tokio::test]
