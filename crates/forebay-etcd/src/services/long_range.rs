@@ -44,7 +44,7 @@ pub(crate) const RANGES_MAX: usize = if cfg!(test) { 3 } else { 32 };
 /// A client that reads nothing for this part of its time limit is awaited without a view.
 const STALLS: u32 = 60;
 /// The minimum rate of a client, apart from the total time that it may stall.
-const LEAST_BYTES_A_SECOND: usize = 32 << 10;
+pub(super) const LEAST_BYTES_A_SECOND: usize = 32 << 10;
 /// The first pass and the second one differ, which one revision cannot.
 const CHANGED: &str =
     "a range read other pairs the second time: ask again, and look at the disk of this member";
@@ -254,16 +254,16 @@ impl From<EncodeError> for RangeEnd {
     }
 }
 
-/// How long a range has waited for its client, and how much it has sent.
+/// How long a range, or a snapshot, has waited for its client, and how much it has sent.
 #[derive(Debug, Default)]
-struct Pace {
-    waited: Duration,
-    sent_bytes: usize,
+pub(super) struct Pace {
+    pub(super) waited: Duration,
+    pub(super) sent_bytes: usize,
 }
 
 impl Pace {
-    /// Returns how long the range may wait for its client now, of which nothing may be read for `patience`.
-    fn left(&self, patience: Duration) -> Duration {
+    /// Returns how long it may wait for its client now, which may read nothing for `patience`.
+    pub(super) fn left(&self, patience: Duration) -> Duration {
         let earned = Duration::from_secs_f64(self.sent_bytes as f64 / LEAST_BYTES_A_SECOND as f64);
         patience.min((patience + earned).saturating_sub(self.waited))
     }

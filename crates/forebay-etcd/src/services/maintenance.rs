@@ -12,6 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use super::Context;
+use super::long_range::{LEAST_BYTES_A_SECOND, Pace};
 use super::rights::{Credentials, Rule};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{Failure, View};
@@ -70,18 +71,26 @@ struct ClientSink<'a> {
     left_bytes: u64,
     sum: Sha256,
     patience: Duration,
+    pace: Pace,
 }
 
 impl ClientSink<'_> {
-    async fn send(&self, blob: Vec<u8>) -> Result<(), SnapshotEnd> {
+    async fn send(&mut self, blob: Vec<u8>) -> Result<(), SnapshotEnd> {
         let (header, remaining_bytes, version) =
             (Some(self.header), self.left_bytes, CLUSTER_VERSION.to_owned());
+        let bytes = blob.len();
         let part = SnapshotResponse { header, remaining_bytes, blob, version };
-        match tokio::time::timeout(self.patience, self.parts.send(Ok(part))).await {
+        let (begun, left) = (tokio::time::Instant::now(), self.pace.left(self.patience));
+        let sent = tokio::time::timeout(left, self.parts.send(Ok(part))).await;
+        self.pace.waited += begun.elapsed();
+        self.pace.sent_bytes += bytes;
+        match sent {
             Ok(sent) => sent.map_err(|_| SnapshotEnd(None)),
             Err(_) => Err(SnapshotEnd(Some(Status::deadline_exceeded(format!(
-                "the snapshot ended because nothing of it was read for {} s: save it again, and read on",
-                self.patience.as_secs_f64()
+                "the snapshot ended because nothing of it was read for {} s, or less than {} KiB a second for longer: save it again, and \
+                 read on",
+                self.patience.as_secs_f64(),
+                LEAST_BYTES_A_SECOND >> 10
             ))))),
         }
     }
@@ -106,7 +115,8 @@ async fn send_snapshot(
     patience: Duration,
 ) -> Result<(), SnapshotEnd> {
     let meta = snapshot::write(view, around, &mut NullSink).await?;
-    let mut sent = ClientSink { parts, header, left_bytes: meta.file_bytes(), sum: Sha256::new(), patience };
+    let (left_bytes, sum, pace) = (meta.file_bytes(), Sha256::new(), Pace::default());
+    let mut sent = ClientSink { parts, header, left_bytes, sum, patience, pace };
     sent.take(meta.first_pages()).await?;
     snapshot::write(view, around, &mut sent).await?;
     let sum = sent.sum.clone().finalize().to_vec();
@@ -300,5 +310,35 @@ impl Maintenance for Upkeep {
         snapshot(SnapshotRequest) -> Parts;
         move_leader(MoveLeaderRequest) -> MoveLeaderResponse;
         downgrade(DowngradeRequest) -> DowngradeResponse;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: each part had a minute, so a client that read one a minute kept the files of a state for as long as it liked.
+    #[tokio::test(start_paused = true)]
+    async fn a_snapshot_of_which_little_is_read_ends() {
+        let (parts, mut client) = mpsc::channel(PARTS_MAX);
+        let (header, sum, patience) = (ResponseHeader::default(), Sha256::new(), Duration::from_secs(60));
+        let pace = Pace::default();
+        let mut sink = ClientSink { parts: &parts, header, left_bytes: 0, sum, patience, pace };
+        let reads = async {
+            while client.recv().await.is_some() {
+                tokio::time::sleep(Duration::from_secs(50)).await;
+            }
+        };
+        let sends = async {
+            let mut count = 0;
+            while count < 100 && sink.take(vec![0; 1024]).await.is_ok() {
+                count += 1;
+            }
+            count
+        };
+        tokio::select! {
+            () = reads => panic!("the sender is there"),
+            count = sends => assert!(count < 2 * PARTS_MAX, "{count} parts in as many minutes"),
+        }
     }
 }
