@@ -173,7 +173,6 @@ impl Keys {
         Box::pin(async move {
             let (by, request) = Credentials::split(request);
             check_txn(&request, &self.context.limits.state)?;
-            self.context.check_bytes(&request)?;
             let (response, revision) = if is_read_only(&request) {
                 let begun = Instant::now();
                 let read = self.read_txn(&by, &request).await;
@@ -182,6 +181,7 @@ impl Keys {
                 self.context.note_read(Operation::ReadonlyTxn, begun, read.is_ok(), done);
                 read?
             } else {
+                self.context.check_bytes(&request)?;
                 let author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
                 self.context.check_room(txn_cost_bytes(&request)).await?;
                 let changed = self.context.change_by(author, Change::Txn(request)).await?;

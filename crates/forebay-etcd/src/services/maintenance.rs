@@ -132,32 +132,23 @@ impl Upkeep {
             if request.action() != AlarmAction::Get {
                 self.context.admit_by(Rule::Root, &by).await?;
             }
-            let wanted = |member: u64, kind: i32| {
-                (request.member_id == 0 || request.member_id == member)
-                    && (request.alarm == AlarmType::None as i32 || request.alarm == kind)
-            };
+            let named = AlarmMember { member_id: request.member_id, alarm: request.alarm };
+            let is_any = request.alarm() == AlarmType::None;
             // etcd's calls about alarms are entries of the log: they see each alarm before them.
             self.context.node.read_barrier().await?;
             let before = View::of(self.context.node.store()).await?.alarms().await?;
+            // As in etcd, a list is of all members, and an alarm is raised or cleared by both of its names.
+            let is_raised = request.action() == AlarmAction::Activate;
             let alarms = match request.action() {
                 AlarmAction::Get => {
-                    before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect()
+                    before.into_iter().filter(|one| is_any || one.alarm == request.alarm).collect()
                 }
-                AlarmAction::Activate => {
-                    let alarm =
-                        peer::Alarm { is_raised: true, member: request.member_id, r#type: request.alarm };
-                    self.context.change(Change::Alarm(alarm)).await?;
-                    View::of(self.context.node.store()).await?.alarms().await?
-                }
-                AlarmAction::Deactivate => {
-                    let cleared: Vec<_> =
-                        before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect();
-                    for one in &cleared {
-                        let alarm =
-                            peer::Alarm { is_raised: false, member: one.member_id, r#type: one.alarm };
-                        self.context.change(Change::Alarm(alarm)).await?;
-                    }
-                    cleared
+                AlarmAction::Activate if is_any => Vec::new(),
+                AlarmAction::Deactivate if !before.contains(&named) => Vec::new(),
+                AlarmAction::Activate | AlarmAction::Deactivate => {
+                    let (member, r#type) = (named.member_id, named.alarm);
+                    self.context.change(Change::Alarm(peer::Alarm { is_raised, member, r#type })).await?;
+                    vec![named]
                 }
             };
             let header = Some(self.context.node.header(self.revision()));
