@@ -232,7 +232,8 @@ impl StreamWatches {
                 let response = self.response(request.watch_id, self.revision());
                 self.send(WatchResponse { canceled: true, ..response });
             }
-            Some(RequestUnion::ProgressRequest(_)) => self.owes_progress = true,
+            // As in etcd, a stream without a watch has no progress.
+            Some(RequestUnion::ProgressRequest(_)) => self.owes_progress |= !self.watches.is_empty(),
             None => {}
         }
     }

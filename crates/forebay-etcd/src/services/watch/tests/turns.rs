@@ -134,6 +134,17 @@ async fn events_do_not_wait_for_all_requests() {
     turns.cluster.stop().await;
 }
 
+/// Story: etcd passes over a request for the progress of a stream that has no watch. Here it had a response of no watch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_without_a_watch_has_no_progress() {
+    let refused = WatchCreateRequest { start_revision: -1, ..Default::default() };
+    let requests = [RequestUnion::ProgressRequest(Default::default()), RequestUnion::CreateRequest(refused)];
+    let requests = requests.map(|request| WatchRequest { request_union: Some(request) });
+    let mut turns = Turns::new(requests.to_vec()).await;
+    assert!(turns.next().await.created, "the response to the second request");
+    turns.cluster.stop().await;
+}
+
 /// Once, the timer for progress was looked at last, and never while another watch of the stream had events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn progress_is_reported_beside_a_busy_watch() {
