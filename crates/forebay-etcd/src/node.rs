@@ -265,7 +265,14 @@ fn engine() -> Result<Engine, StartError> {
         return Ok(engine);
     }
     drop(engine);
-    start(forebay::Config::new().arena_bytes_max(ARENA_BYTES_MIN))
+    let engine = start(forebay::Config::new().arena_bytes_max(ARENA_BYTES_MIN))?;
+    if engine.memory_unreserved() < ARENA_BYTES_MIN as u64 {
+        let least = ARENA_BYTES_MIN >> 20;
+        tracing::warn!(
+            "there is less memory than {least} MiB: a long change that other members apply may end this one"
+        );
+    }
+    Ok(engine)
 }
 
 /// Where the parts of a member are below its data directory.
