@@ -45,6 +45,8 @@ pub(crate) const RANGES_MAX: usize = if cfg!(test) { 3 } else { 32 };
 const STALLS: u32 = 60;
 /// The minimum rate of a client, apart from the total time that it may stall.
 pub(super) const LEAST_BYTES_A_SECOND: usize = 32 << 10;
+/// The same while other ranges wait for a permit: slow clients must not have all permits for long.
+const CROWDED_BYTES_A_SECOND: usize = 1 << 20;
 /// The first pass and the second one differ, which one revision cannot.
 const CHANGED: &str =
     "a range read other pairs the second time: ask again, and look at the disk of this member";
@@ -262,9 +264,9 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Returns how long it may wait for its client now, which may read nothing for `patience`.
-    pub(super) fn left(&self, patience: Duration) -> Duration {
-        let earned = Duration::from_secs_f64(self.sent_bytes as f64 / LEAST_BYTES_A_SECOND as f64);
+    /// Returns how long it may wait now for its client, which may read nothing for `patience`, and has to read at this rate beside that.
+    pub(super) fn left(&self, patience: Duration, bytes_a_second: usize) -> Duration {
+        let earned = Duration::from_secs_f64(self.sent_bytes as f64 / bytes_a_second as f64);
         patience.min((patience + earned).saturating_sub(self.waited))
     }
 }
@@ -324,7 +326,9 @@ impl<T> PartSender<T> {
     /// Sends the next parts, unless the client reads nothing for so long.
     async fn send(&mut self, limit: Duration) -> Result<(), RangeEnd> {
         while !self.unsent.is_empty() {
-            let (begun, left) = (Instant::now(), self.pace.left(self.context.limits.snapshot_patience));
+            let is_crowded = self.context.node.counts().ranges_waiting.load(Ordering::Relaxed) > 0;
+            let rate = if is_crowded { CROWDED_BYTES_A_SECOND } else { LEAST_BYTES_A_SECOND };
+            let (begun, left) = (Instant::now(), self.pace.left(self.context.limits.snapshot_patience, rate));
             let room = timeout(limit.min(left), self.parts.reserve()).await;
             self.pace.waited += begun.elapsed();
             let room = room.map_err(|_| RangeEnd::Stalled)?.map_err(|_| RangeEnd::Unread)?;
@@ -567,10 +571,11 @@ impl<T> Parts<T> {
     fn poll_part(&mut self, turn: &mut Turn<'_>) -> Poll<Result<T, Status>> {
         let cut = || {
             Status::deadline_exceeded(format!(
-                "the range ended because nothing of it was read for {} s, or less than {} KiB a second for longer: ask again, and read \
-                 on, or give a limit",
+                "the range ended because nothing of it was read for {} s, or less than {} KiB a second for longer ({} while others \
+                 wait): ask again, and read on, or give a limit",
                 self.patience.as_secs_f64(),
-                LEAST_BYTES_A_SECOND >> 10
+                LEAST_BYTES_A_SECOND >> 10,
+                CROWDED_BYTES_A_SECOND >> 10
             ))
         };
         let part = ready!(self.parts.poll_recv(turn)).unwrap_or_else(|| Err(cut()));
@@ -624,9 +629,9 @@ mod tests {
     #[test]
     fn a_client_that_reads_little_is_not_waited_for() {
         let mut pace = Pace::default();
-        assert_eq!(pace.left(PATIENCE), PATIENCE);
+        assert_eq!(pace.left(PATIENCE, LEAST_BYTES_A_SECOND), PATIENCE);
         let mut minutes = 0;
-        while pace.left(PATIENCE) > Duration::from_secs(50) {
+        while pace.left(PATIENCE, LEAST_BYTES_A_SECOND) > Duration::from_secs(50) {
             pace.waited += Duration::from_secs(50);
             pace.sent_bytes += PART_BYTES;
             minutes += 1;
@@ -638,7 +643,23 @@ mod tests {
             pace.sent_bytes += PART_BYTES;
             pace.waited += Duration::from_secs((PART_BYTES / LEAST_BYTES_A_SECOND) as u64);
         }
-        assert_eq!(pace.left(PATIENCE), PATIENCE);
+        assert_eq!(pace.left(PATIENCE, LEAST_BYTES_A_SECOND), PATIENCE);
+    }
+
+    /// Story: as many clients as there are permits, each of which read 33 KiB a second, kept the long ranges of all others away.
+    #[test]
+    fn a_slow_client_gives_way_to_those_that_wait() {
+        let mut pace = Pace::default();
+        for _ in 0..100 {
+            pace.sent_bytes += PART_BYTES;
+            pace.waited += Duration::from_secs_f64(PART_BYTES as f64 / f64::from(33 << 10));
+        }
+        assert_eq!(pace.left(PATIENCE, LEAST_BYTES_A_SECOND), PATIENCE);
+        assert_eq!(pace.left(PATIENCE, CROWDED_BYTES_A_SECOND), Duration::ZERO);
+        // A fast one goes on, and one that has just begun has its time.
+        let fast = Pace { waited: Duration::from_secs(60), sent_bytes: 100 * CROWDED_BYTES_A_SECOND };
+        assert_eq!(fast.left(PATIENCE, CROWDED_BYTES_A_SECOND), PATIENCE);
+        assert_eq!(Pace::default().left(PATIENCE, CROWDED_BYTES_A_SECOND), PATIENCE);
     }
 
     /// The time is simulated.

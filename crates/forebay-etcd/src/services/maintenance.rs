@@ -80,7 +80,8 @@ impl ClientSink<'_> {
             (Some(self.header), self.left_bytes, CLUSTER_VERSION.to_owned());
         let bytes = blob.len();
         let part = SnapshotResponse { header, remaining_bytes, blob, version };
-        let (begun, left) = (tokio::time::Instant::now(), self.pace.left(self.patience));
+        let (begun, left) =
+            (tokio::time::Instant::now(), self.pace.left(self.patience, LEAST_BYTES_A_SECOND));
         let sent = tokio::time::timeout(left, self.parts.send(Ok(part))).await;
         self.pace.waited += begun.elapsed();
         self.pace.sent_bytes += bytes;
