@@ -1,6 +1,6 @@
 //! The part of `scripts/test` that a shell does badly: it runs each test in a separate process, with a time limit and a folder for
 //! its files; it meters a step with all its descendants; and it decides whether a step's inputs have changed since it passed.
-//! docs/ci.md describes the checks.
+//! .ci/README.md describes the checks.
 
 mod glob;
 mod meter;

@@ -1,5 +1,5 @@
 """Each number that a user can turn, along its line: up to its limit no wrong byte and no error, above it a sentence with the way out.
-The lengths are on both sides of those at which the package reads in another way (docs/sweeps.md)."""
+The lengths are on both sides of those at which the package reads in another way (forebay-test/SWEEPS.md)."""
 
 import json
 import random

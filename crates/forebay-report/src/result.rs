@@ -1,7 +1,7 @@
 //! The result schema: the output of every command of the program with `--json`.
 //!
 //! All commands share one document and one shape; `result.schema.json` describes every field to a reader of the JSON,
-//! `docs/report-schema.md` the rest. Numbers are in [`Metrics`], whose names end in their unit.
+//! `crates/forebay-report/SCHEMA.md` the rest. Numbers are in [`Metrics`], whose names end in their unit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The cost for a disk of reads through a cache, at every length, number and size that a user may choose (docs/sweeps.md). A failure
-//! prints each point of its axis with its counts.
+//! The cost for a disk of reads through a cache, at every length, number and size that a user may choose (forebay-test/SWEEPS.md).
+//! A failure prints each point of its axis with its counts.
 
 use std::ops::Range;
 use std::sync::OnceLock;

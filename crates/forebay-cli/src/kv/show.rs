@@ -1,4 +1,4 @@
-//! What `forebay kv` shows, as text and as JSON, which docs/report-schema.md describes.
+//! What `forebay kv` shows, as text and as JSON, which crates/forebay-report/SCHEMA.md describes.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The cost for a disk of a write combiner's writes, at every length (docs/sweeps.md). A failure prints each point of the axis with its
-//! counts.
+//! The cost for a disk of a write combiner's writes, at every length (forebay-test/SWEEPS.md). A failure prints each point of the
+//! axis with its counts.
 
 use forebay::{Config, Durability, Open};
 use forebay_collective::{Options, WriteCombiner};

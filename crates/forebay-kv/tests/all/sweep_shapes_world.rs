@@ -1,5 +1,5 @@
-//! The cost for a disk of a store's operations, for any memory and any shape of its leaves, tables and levels (docs/sweeps.md). A
-//! failure prints each point of its axis with its counts.
+//! The cost for a disk of a store's operations, for any memory and any shape of its leaves, tables and levels
+//! (forebay-test/SWEEPS.md). A failure prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
 use forebay_kv::{Compression, Store};

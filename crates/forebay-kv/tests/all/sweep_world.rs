@@ -1,5 +1,5 @@
-//! The cost for a disk of operations of a store, at every length and number that a user may choose (docs/sweeps.md). A failure
-//! prints each point of its axis with its counts.
+//! The cost for a disk of operations of a store, at every length and number that a user may choose (forebay-test/SWEEPS.md). A
+//! failure prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Options, Result, Store};

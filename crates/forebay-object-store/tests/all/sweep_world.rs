@@ -1,5 +1,5 @@
-//! The cost for a disk of operations of an object store, at every length and number that a user may choose (docs/sweeps.md). A
-//! failure prints each point of its axis with its counts.
+//! The cost for a disk of operations of an object store, at every length and number that a user may choose
+//! (forebay-test/SWEEPS.md). A failure prints each point of its axis with its counts.
 
 use std::cell::Cell;
 use std::fs;

@@ -30,7 +30,7 @@ pub(super) struct Axis {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,
     pub(super) range: RangeInclusive<u64>,
-    /// Axes of docs/sweeps.md whose constants it crosses.
+    /// Axes of forebay-test/SWEEPS.md whose constants it crosses.
     pub(super) crosses: &'static [&'static str],
     pub(super) ours: Sample,
     /// The row of the peer, and its sample.

@@ -1,4 +1,4 @@
-//! `sweep`: figures along one number that a user chooses, in small steps, compared with a peer at each step (docs/sweeps.md).
+//! `sweep`: figures along one number that a user chooses, in small steps, beside a peer at each (forebay-test/SWEEPS.md).
 
 mod axes;
 mod etcd;
@@ -33,7 +33,7 @@ experiment! {
         seconds("0.2", "0.05");
         flag("quick", "Powers of two without the numbers beside them, and shorter and fewer samples");
         flag("list", "Only print the axes, their peers, and the space that they need");
-        path("constants", "AXIS=NUMBER of docs/sweeps.md: points lie around these numbers, too").list();
+        path("constants", "AXIS=NUMBER of its SWEEPS.md: points lie around these numbers, too").list();
         path("etcd", "The program etcd, without which its axis is left out");
         path("own-etcd", "The program forebay-etcd");
         path("etcd-client", "The example `compare` of forebay-etcd-rulers");

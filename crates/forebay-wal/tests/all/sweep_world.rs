@@ -1,5 +1,5 @@
-//! The cost for a disk of operations of a log, at every length and number that a user may choose (docs/sweeps.md). A failure
-//! prints each point of its axis with its counts.
+//! The cost for a disk of operations of a log, at every length and number that a user may choose (forebay-test/SWEEPS.md). A
+//! failure prints each point of its axis with its counts.
 
 use forebay::{Config, Engine};
 use forebay_test::sweep::meter::{self, Attempt, count};

@@ -1,6 +1,6 @@
-//! Axes that worlds lack, on real files (docs/sweeps.md): threads, descriptors, copies, and the page cache, cold, warm and half
-//! warm. The costs are the engine's own counts of requests. They expect nothing that the kernel may reclaim: warm pages are locked.
-//! A failure prints each point of its axis.
+//! Axes that worlds lack, on real files (forebay-test/SWEEPS.md): threads, descriptors, copies, and the page cache, cold, warm and
+//! half warm. The costs are the engine's own counts of requests. They expect nothing that the kernel may reclaim: warm pages are
+//! locked. A failure prints each point of its axis.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The cost for a disk of changes and reads of the state, and of its followers in memory, at every length and number that a user may
-//! choose (docs/sweeps.md). A failure prints each point of its axis with its counts. Some limits are smaller in tests.
+//! The cost for a disk of changes and reads of the state, and of its followers in memory, at every length and number that a user
+//! may choose (forebay-test/SWEEPS.md). A failure prints each point of its axis with its counts. Some limits are smaller in tests.
 
 use std::collections::HashSet;
 use std::path::Path;
