@@ -238,7 +238,7 @@ pub(crate) struct ReportArgs {
     /// The file for the page; `-` prints it instead of the summary.
     #[arg(long, value_name = "FILE", default_value = "forebay-report.html")]
     pub(crate) out: PathBuf,
-    /// Print what five published texts claim, each beside this result (docs/claims.md).
+    /// Print what five published texts claim, each beside this result (docs/reports.md).
     #[arg(long)]
     pub(crate) claims: bool,
     #[command(flatten)]
