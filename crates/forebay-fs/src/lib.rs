@@ -46,7 +46,7 @@
 //! - `Runtime::shutdown_timeout` waits for accepted writes without a limit.
 //! - Calls work without a runtime and on one that is shut down, where tokio's fail or panic.
 //!
-//! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/tokio-fs.md) says what else differs, and what worlds have
+//! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md) says what else differs, and what worlds have
 //! nothing for.
 
 #![deny(unsafe_code)]
@@ -93,5 +93,5 @@ pub use times::FileTimes;
 #[doc = include_str!("../README.md")]
 struct CrateReadme;
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/tokio-fs.md")]
-struct TokioFs;
+#[doc = include_str!("../../../docs/porting.md")]
+struct PortingPage;

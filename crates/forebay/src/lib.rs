@@ -156,8 +156,5 @@ struct ModesPage;
 #[doc = include_str!("../../../docs/tuning.md")]
 struct TuningPage;
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/porting.md")]
-struct PortingPage;
-#[cfg(doctest)]
 #[doc = include_str!("../../../docs/walks.md")]
 struct Walks;
