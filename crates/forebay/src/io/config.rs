@@ -274,8 +274,8 @@ impl Config {
     /// [`Engine::pin_worker`](crate::Engine::pin_worker). A thread that a task on a shard starts inherits the shard's processor.
     /// Linux only.
     ///
-    /// Where it gains and how to measure that is in the guide [Getting
-    /// started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md#on-a-machine-with-several-memory-nodes).
+    /// Where it gains and how to measure that is in the guide
+    /// [Tuning](https://github.com/forebay-rs/forebay/blob/main/docs/tuning.md#memory-nodes).
     ///
     /// ```no_run
     /// # use forebay::{Config, Engine, Placement};
