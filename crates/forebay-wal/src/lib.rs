@@ -22,7 +22,7 @@
 //! For programs that must not lose what they acknowledged: databases, queues, consensus. Records are appended in
 //! groups, with one write and one flush a group. After a crash [`Wal::open`] returns every acknowledged record, in
 //! order, or reports which are lost and where. The few kinds of damage by others that no open can notice are in
-//! [the format](https://github.com/forebay-rs/forebay/blob/main/crates/forebay-wal/FORMAT.md#what-is-proven-when).
+//! [the format](https://github.com/forebay-rs/forebay/blob/main/crates/forebay-wal/FORMAT.md#detected-losses).
 //!
 //! | you want | use |
 //! |---|---|

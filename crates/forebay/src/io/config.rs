@@ -347,8 +347,8 @@ impl Config {
     ///
     /// With them, an operation of a task is submitted to the device from the worker's thread, and an immediate completion is ready
     /// in the first poll. Where io_uring is refused they use native AIO for direct reads and overwrites, and a pool of threads for
-    /// the rest; [`Health::worker_rings`](crate::Health::worker_rings) says which. See the guide [How reads
-    /// run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
+    /// the rest; [`Health::worker_rings`](crate::Health::worker_rings) says which. See the guide [Paths of
+    /// reads](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#paths-of-reads).
     pub fn worker_rings(mut self, rings: WorkerRings) -> Config {
         self.worker_rings = rings;
         self
@@ -359,7 +359,7 @@ impl Config {
     /// It saves two changes of threads for each operation. An operation is still sent to its file's shard where the shard decides
     /// on its submission: while operations of several classes wait for the device, for a class with caps, for more than 64 KiB, for
     /// polled files and NVMe namespaces, when I/O memory is short, and with a [`priority`](Config::priority) other than the
-    /// default. See the guide [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#how-reads-run).
+    /// default. See the guide [Paths of reads](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#paths-of-reads).
     ///
     /// With `false` a shard carries out each operation, which can cancel it at the engine's end and limits how many are in flight
     /// ([`queue_depth`](Config::queue_depth)).
