@@ -418,7 +418,13 @@ impl Node {
         self.inner.peers.retain(|_| false);
     }
 
-    /// The same for good: an election tells this member nothing.
+    /// Notes that a message to another member did not arrive.
+    #[cfg(test)]
+    pub(crate) fn lose_member(&self, id: u64) {
+        self.inner.peers.note(id, Err(&Status::unavailable("lost")));
+    }
+
+    /// The same as [`forget_members`](Self::forget_members) for good: an election tells this member nothing.
     #[cfg(test)]
     pub(crate) fn forget_members_for_good(&self) {
         self.inner.peers.forget();

@@ -260,12 +260,14 @@ impl Peers {
         }
     }
 
-    /// Notes the bytes of messages of Raft to a member, and from it.
+    /// Notes the bytes of messages of Raft to a member, and from it. A member that is heard counts as reached: a follower sends
+    /// nothing to its leader by itself, and the vote before may have failed.
     pub(crate) fn note_bytes(&self, id: u64, sent: usize, received: usize) {
         let mut table = self.table();
         let Some(Entry { reached, .. }) = table.get_mut(&id) else { return };
         reached.sent_bytes += sent as u64;
         reached.received_bytes += received as u64;
+        reached.is_lost &= received == 0;
     }
 
     /// Notes that a message of Raft did or did not reach a member. Logs changes: Raft's own lines, one for each heartbeat, are left out.

@@ -78,8 +78,15 @@ async fn a_member_that_is_not_reached_shows_in_metrics() {
     let mut cluster = Cluster::start(2, &[]).await;
     let [own, other] = [0, 1].map(|at| cluster.members[at].node().id());
     let address = cluster.members[0].address.clone();
-    let active = format!("etcd_network_active_peers{{Local=\"{own:x}\",Remote=\"{other:x}\"}}");
+    let active_of = |local: u64, remote: u64| {
+        format!("etcd_network_active_peers{{Local=\"{local:x}\",Remote=\"{remote:x}\"}}")
+    };
+    let active = active_of(own, other);
+    // Story: a follower whose last vote had failed, as the other was not up yet, called its leader lost for as long as it followed.
+    cluster.members[0].node().lose_member(other);
+    cluster.members[1].node().lose_member(own);
     metric_is(&address, &active, "1").await;
+    metric_is(&cluster.members[1].address, &active_of(other, own), "1").await;
     metric_is(&address, &active.replace("active", "known"), "1").await;
     // Whichever member leads, both have sent something to the other.
     let families = prometheus(&get(&address, 2379, "/metrics").await.1).unwrap();
