@@ -34,6 +34,8 @@ pub(super) struct Change<'a> {
     pub(super) operations: Operations,
     keeps_keys: bool,
     bytes: u64,
+    /// Those of keys that `bytes` leaves out: of moved values, and the bytes by which zeros are escaped.
+    more_key_bytes: u64,
     /// Bytes of values that the entry has deleted or replaced: its events have them.
     previous_bytes: u64,
     /// Bytes of pairs that its ranges return.
@@ -66,6 +68,7 @@ impl<'a> Change<'a> {
             operations,
             keeps_keys,
             bytes,
+            more_key_bytes: 0,
             previous_bytes,
             returned_bytes: 0,
             scratch,
@@ -257,7 +260,9 @@ impl<'a> Change<'a> {
 
     /// Returns whether the entry may delete this key of a lease as well.
     pub(super) fn has_room_to_delete(&self, key: &[u8]) -> bool {
-        let bytes = entry_bytes(key, 0) + event_bytes(key, 0) + lease_key_bytes(key);
+        // The version is written, and perhaps that of a moved value.
+        let version_bytes = 2 * codec::escaped_bytes(key) as u64;
+        let bytes = entry_bytes(key, 0) + event_bytes(key, 0) + lease_key_bytes(key) + version_bytes;
         // A value that must be written again uses up to half of an entry.
         let moved_bytes = if self.state.ages.is_some() && self.bytes > 0 { CHANGES_BYTES_MAX / 2 } else { 0 };
         // With the mark of a replaced event.
@@ -309,6 +314,7 @@ impl<'a> Change<'a> {
         self.batch.put(self.reader.keyspace(Part::Versions), &self.scratch, is_put);
         self.state.used_bytes += event_bytes(record.key, value_bytes);
         self.bytes += event_bytes(record.key, if is_short { 0 } else { value_bytes });
+        self.more_key_bytes += (codec::escaped_bytes(record.key) - record.key.len()) as u64;
         if let Some(sums) = &mut self.state.sums {
             add(&mut sums.events, hash);
             if record.put.is_some() {
@@ -334,6 +340,7 @@ impl<'a> Change<'a> {
             codec::encode_moved(&PutRecord { create, version, lease, value }, &mut moved);
             self.batch.put(self.reader.keyspace(Part::Versions), &self.scratch, moved);
             self.bytes += value.len() as u64;
+            self.more_key_bytes += self.scratch.len() as u64;
         } else {
             let mark = codec::replaced_key(before.at);
             self.bytes += entry_bytes(&mark, 0);
@@ -371,7 +378,7 @@ impl<'a> Change<'a> {
     /// Returns whether the batch fits the store with so many bytes more, in so many changes.
     fn has_room(&self, bytes: u64, changes: u64) -> bool {
         let bytes = self.bytes + bytes;
-        let around_bytes = CHANGE_BYTES * (self.batch.len() as u64 + changes);
+        let around_bytes = self.more_key_bytes + CHANGE_BYTES * (self.batch.len() as u64 + changes);
         bytes <= CHANGES_BYTES_MAX && bytes + around_bytes <= BATCH_BYTES_MAX
     }
 
