@@ -8,7 +8,7 @@ use prost::Message;
 use super::change::Change;
 use super::codec::{self, AUTH, Bytes, ROLE, USER, put_number};
 use super::reader::{Part, Reader};
-use super::{CHANGES_BYTES_MAX, Failure};
+use super::{CHANGE_BYTES, CHANGES_BYTES_MAX, Failure};
 use crate::accounts::{Auth, Need, Permit, RecordNames, Token, delete_needs, put_needs, txn_needs};
 use crate::proto::authpb::{Role, User};
 use crate::proto::peer::auth_change::Change as Command;
@@ -17,8 +17,11 @@ use crate::proto::peer::{AuthChange, Author, Done};
 use crate::refusal::Refusal;
 use crate::version::Formats;
 
-/// The most bytes of users from which an entry removes a role: half of its limit.
-const USERS_BYTES_MAX: u64 = CHANGES_BYTES_MAX / 2;
+/// The most bytes of users from which an entry removes a role: an eighth of its limit, as short ones count with [`CHANGE_BYTES`] too.
+const USERS_BYTES_MAX: u64 = CHANGES_BYTES_MAX / 8;
+
+/// The longest record of a user or role: a store with little memory has no value of more than 8 MiB.
+const RECORD_BYTES_MAX: u64 = CHANGES_BYTES_MAX / 2;
 
 /// The result of a change of users and roles, in addition to the batch.
 #[derive(Debug)]
@@ -76,14 +79,15 @@ pub(super) fn write(
     }
     for (key, record) in records(auth, touched) {
         // Members of before, which have the same formats, do not count the numbers.
+        let record_bytes = record.as_ref().map_or(0, Vec::len) as u64;
         if key != AUTH {
-            bytes += (key.len() + record.as_ref().map_or(0, Vec::len)) as u64;
+            bytes += CHANGE_BYTES + key.len() as u64 + record_bytes;
         }
         match record {
             Some(record) => batch.put(keyspace, key, record),
             None => batch.delete(keyspace, key),
         };
-        if bytes > CHANGES_BYTES_MAX {
+        if bytes > CHANGES_BYTES_MAX || record_bytes > RECORD_BYTES_MAX {
             return Err(Refusal::RequestTooLarge);
         }
     }

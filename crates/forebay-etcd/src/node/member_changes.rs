@@ -21,11 +21,16 @@ use crate::types::{Peer, Types};
 
 /// Entries that a member may be behind and still count as caught up.
 const BEHIND_MAX: u64 = 100;
+/// The most bytes of a member's URLs: those of all members are one value of the store.
+const URLS_BYTES_MAX: usize = 64 << 10;
 
 type Changes = ChangeMembers<u64, Peer>;
 type ChangeError = RaftError<Types, ClientWriteError<Types>>;
 
 fn checked_urls(urls: &[String]) -> Result<Vec<String>, Status> {
+    if urls.iter().map(String::len).sum::<usize>() > URLS_BYTES_MAX {
+        return Err(Refusal::RequestTooLarge.into());
+    }
     let mut checked = Vec::new();
     for url in urls {
         checked.push(Url::parse(url).map_err(|_| Status::from(Refusal::MemberBadUrls))?.to_string());

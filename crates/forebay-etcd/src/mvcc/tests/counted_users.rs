@@ -135,6 +135,24 @@ async fn a_role_of_many_users_is_deleted_in_several_entries() {
     assert!(auth.users().all(|(_, user)| user.roles.is_empty()) && auth.users().count() == 60);
 }
 
+/// Story: a role grew with each permission, until its record was longer than the values of a store with little memory. Its members ended
+/// as they applied the last permission, and at each start.
+#[tokio::test]
+async fn a_role_is_no_longer_than_a_value_of_any_store() {
+    let mut node = Node::new().await;
+    node.done(add_role("r")).await;
+    let permit = |key: &str| {
+        let permission = Permission { key: key.repeat(40_000).into(), ..Permission::default() };
+        auth(Command::GrantPermission(AuthRoleGrantPermissionRequest {
+            name: "r".into(),
+            perm: Some(permission),
+        }))
+    };
+    node.done(permit("a")).await;
+    assert_eq!(node.refused(permit("b")).await, Refusal::RequestTooLarge.text());
+    node.done(delete_role("r")).await;
+}
+
 /// Each put with a lease walked over all of its keys.
 #[tokio::test]
 async fn a_lease_belongs_to_those_whose_spans_have_all_of_its_keys() {

@@ -149,6 +149,9 @@ async fn changes_that_cannot_be_are_refused_as_etcd_does() {
         );
     }
     assert_eq!(text(node.change_members(add(&known, false)).await), "etcdserver: Peer URLs already exists");
+    // Story: the URLs of all members are one value of the store, which could be longer than it takes.
+    let long = format!("http://{}:9", "h".repeat(70_000));
+    assert_eq!(text(node.change_members(add(&long, false)).await), "etcdserver: request is too large");
     for change in [remove(1), promote(1)] {
         assert_eq!(text(node.change_members(change).await), "etcdserver: member not found");
     }
