@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{Context, stopped};
 use crate::proto::peer::Clean;
 use crate::proto::peer::command::Change;
+use crate::refusal::Refusal;
 
 /// Pause between two steps. After a longer step the pause is as long as the step, so that requests have at least half of the time.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -35,6 +36,8 @@ async fn step(context: &Context, term: u64) {
     let begun = Instant::now();
     let pause = match context.change_leading(term, Change::Clean(Clean {})).await {
         Ok(_) => begun.elapsed().max(PAUSE),
+        // As any entry, one that this alarm refuses makes a small step.
+        Err(error) if error.message() == Refusal::Corrupt.text() => begun.elapsed().max(PAUSE),
         Err(error) => {
             tracing::info!(%error, "history is not tidied yet; it is tried again");
             AGAIN

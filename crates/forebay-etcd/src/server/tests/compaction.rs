@@ -8,8 +8,10 @@ use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::auth_client::AuthClient;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use crate::proto::etcdserverpb::request_op::Request;
 use crate::proto::etcdserverpb::{
     AlarmRequest, AlarmType, AuthRoleAddRequest, AuthRoleDeleteRequest, CompactionRequest, PutRequest,
+    RequestOp, TxnRequest,
 };
 
 fn channel(member: &Member) -> Channel {
@@ -106,5 +108,28 @@ async fn a_full_space_has_room_again_after_a_physical_compaction() {
     upkeep.alarm(disarm).await.unwrap();
     // A single large part, without others before it.
     put(&mut client, 60_000).await.unwrap();
+    cluster.stop().await;
+}
+
+/// Story: the alarm of a damaged state refuses the entries that are there for the steps of a compaction, and a second went by before the
+/// next one. A physical compaction hung.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_ends_while_the_state_counts_as_damaged() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let mut client = KvClient::new(channel(member));
+    let put = |number: usize| PutRequest { key: number.to_string().into(), ..PutRequest::default() };
+    let puts = (0..100).map(|number| RequestOp { request: Some(Request::RequestPut(put(number))) });
+    let txn = TxnRequest { success: puts.collect(), ..TxnRequest::default() };
+    let mut revision = 0;
+    for _ in 0..4 {
+        let done = settled(async || client.txn(txn.clone()).await).await.unwrap();
+        revision = done.into_inner().header.unwrap().revision;
+    }
+    within(client.compact(CompactionRequest { revision, physical: false })).await.unwrap();
+    let raise =
+        AlarmRequest { action: AlarmAction::Activate.into(), member_id: 7, alarm: AlarmType::Corrupt.into() };
+    MaintenanceClient::new(channel(member)).alarm(raise).await.unwrap();
+    until(async || !is_cleaning(member).await).await;
     cluster.stop().await;
 }
