@@ -78,8 +78,8 @@ pub(super) fn write(
         super::check::check_key(name.as_bytes())?;
     }
     for (key, record) in records(auth, touched) {
-        // Members of before, which have the same formats, do not count the numbers.
         let record_bytes = record.as_ref().map_or(0, Vec::len) as u64;
+        // Members of before, which have the same formats, do not count the numbers.
         if key != AUTH {
             bytes += CHANGE_BYTES + key.len() as u64 + record_bytes;
         }
