@@ -29,9 +29,10 @@ const EDITS_MAX: u64 = 256;
 const EDITS_MIN: u64 = 32;
 /// Bytes kept free in the last segment while the disk has no space for another: with less, no flush or compaction starts.
 const ROOM_MIN: u64 = 64 << 10;
-/// How often an edit waits for I/O memory, and how long each time: ten seconds together, as its log does.
-const PAUSES_MAX: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(100);
+/// How often an edit waits for I/O memory, or the flush of a close for a descriptor, and how long each time: ten seconds together, as
+/// the logs do.
+pub(crate) const PAUSES_MAX: u32 = 100;
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
 /// The manifest of an open store.
 #[derive(Debug)]

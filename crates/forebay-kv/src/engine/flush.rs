@@ -11,8 +11,8 @@ use super::shared::{Commit, StoreCore};
 use super::space::Work;
 use crate::error::{ErrorKind, Result};
 use crate::is_broken;
-use crate::manifest::Edit;
 use crate::manifest::version::{keeps_filter, pins_filter};
+use crate::manifest::{Edit, PAUSE, PAUSES_MAX};
 use crate::memtable::Memtables;
 use crate::table::{Entry, Files, OpenHow, Table, TableMeta, TableSpec, TableWriter};
 use crate::value::HeldShare;
@@ -29,20 +29,26 @@ pub(crate) async fn everything(shared: &Arc<StoreCore>) -> Result<()> {
     flushed(shared, upto, patience).await
 }
 
-/// Flushes all memtables, before the store has tasks.
+/// Flushes all memtables, while the store has no tasks.
 pub(super) async fn now(shared: &Arc<StoreCore>) -> Result<()> {
     seal(shared, |_| ());
     while oldest_now(shared).await? {}
     Ok(())
 }
 
-/// As [`oldest`], before the store has tasks: on a full disk it releases the reserve and tries again.
+/// As [`oldest`], while the store has no tasks: on a full disk it releases the reserve and tries again, and where the program may give
+/// back what is short it waits for that, as the logs do.
 pub(super) async fn oldest_now(shared: &Arc<StoreCore>) -> Result<bool> {
-    match oldest(shared).await {
-        Err(error) if error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {
-            oldest(shared).await
+    let mut pauses = 0;
+    loop {
+        match oldest(shared).await {
+            Err(error) if error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {}
+            Err(error) if error.is_crowded() && pauses < PAUSES_MAX => {
+                pauses += 1;
+                forebay::shard::sleep(PAUSE).await?;
+            }
+            done => return done,
         }
-        done => done,
     }
 }
 
