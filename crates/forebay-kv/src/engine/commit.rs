@@ -84,8 +84,14 @@ impl Ready {
         entries.map(|(entry, _)| entry.value.len()).max().unwrap_or(0)
     }
 
+    /// Returns the keyspaces of its entries.
+    pub(super) fn keyspaces(&self) -> BTreeSet<u32> {
+        let entries = self.places.iter().filter_map(|at| record::entry_at(&self.record, *at as usize));
+        entries.map(|(entry, _)| entry.keyspace).collect()
+    }
+
     /// Returns the bytes for the log.
-    fn logged(&self) -> &[u8] {
+    pub(super) fn logged(&self) -> &[u8] {
         self.log.as_ref().unwrap_or(&self.record)
     }
 }
@@ -147,7 +153,7 @@ impl StoreCore {
         if ready.grows {
             self.full.check_growth()?;
         } else {
-            self.check_log_room(ready.logged().len(), &commit)?;
+            self.check_log_room(&ready, &commit)?;
         }
         if commit.version.has_dropped() {
             let places = ready.places.iter().filter_map(|at| record::entry_at(&ready.record, *at as usize));

@@ -151,7 +151,7 @@ impl Commit {
     /// Returns the bytes that the flushes of all memtables need on disk, about: each has a table for each of its keyspaces, and half
     /// as much again is for those of the next deletions.
     pub(super) fn unflushed_bytes(&self) -> u64 {
-        let short = |memtables: &Arc<Memtables>| short_tables_bytes(memtables) / 2 * 3;
+        let short = |memtables: &Arc<Memtables>| short_tables_bytes(memtables.keyspace_count()) / 2 * 3;
         self.memtables().map(|memtables| memtables.used() + short(memtables)).sum()
     }
 
@@ -170,9 +170,9 @@ impl Commit {
     }
 }
 
-/// Returns the least bytes of the tables of all keyspaces in a memtable but one.
-pub(super) fn short_tables_bytes(memtables: &Memtables) -> u64 {
-    memtables.keyspace_count().saturating_sub(1) * pick::SHORT_BYTES
+/// Returns the least bytes of the tables of so many keyspaces in a memtable, but one.
+pub(super) fn short_tables_bytes(keyspaces: u64) -> u64 {
+    keyspaces.saturating_sub(1) * pick::SHORT_BYTES
 }
 
 /// The parts of a store that an open has gathered.

@@ -21,17 +21,20 @@
 //!    work waits;
 //! 5. the state ends when the logs' reserves are made again, then the file `reserve`.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay::Open;
 
+use super::commit::Ready;
 use super::compact::pick;
 use super::shared::{Commit, StoreCore, short_tables_bytes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::manifest::no_space;
+use crate::memtable::Memtables;
 
 /// The file whose only purpose is to reserve space.
 pub(crate) const RESERVE: &str = "reserve";
@@ -51,6 +54,9 @@ const GROUP_BYTES: u64 = 4096;
 /// The log of deletes, or twice the tables of their keyspaces, uses at most `1/LOG_PART` of the space of the reserve, or a segment,
 /// before they are flushed.
 const LOG_PART: u64 = 3;
+
+/// Tables of the deletes of one batch, counted twice, that a full store takes in any case.
+const BATCH_BYTES: u64 = 512 << 10;
 
 /// Work that may find no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,19 +285,22 @@ impl StoreCore {
         no_space(&self.wal).or_else(|| self.manifest.no_space())
     }
 
-    /// Returns an error for a deletion of so many bytes for which the log of a full store may have no space: a log without space
-    /// fails for good. Whether a next segment finds space may not be known yet, so it counts once it exists. Its space is the
-    /// reserve's, which flushes and compactions need: deletes are flushed before their log uses much of it. More frequent flushes
-    /// would use it as well, by many short tables.
-    pub(crate) fn check_log_room(&self, bytes: usize, commit: &Commit) -> Result<()> {
+    /// Returns an error for deletions for which the log of a full store may have no space: a log without space fails for good.
+    /// Whether a next segment finds space may not be known yet, so it counts once it exists. Its space is the reserve's, which
+    /// flushes and compactions need: deletes are flushed before their log uses much of it. More frequent flushes would use it as
+    /// well, by many short tables; so would one flush of many keyspaces.
+    pub(crate) fn check_log_room(&self, ready: &Ready, commit: &Commit) -> Result<()> {
         if !self.full.is_full() {
             return Ok(());
         }
-        let tables = 2 * short_tables_bytes(&commit.active);
-        let (needed, taken) = (2 * bytes as u64 + LOG_ROOM, self.log_taken(commit).max(tables));
+        let keyspaces = ready.keyspaces();
+        let count = commit.active.keyspace_count() + added(&keyspaces, &commit.active);
+        let (needed, tables) = (2 * ready.logged().len() as u64 + LOG_ROOM, 2 * short_tables_bytes(count));
+        let taken = self.log_taken(commit).max(tables);
         let goal = self.full.goal.load(Ordering::Acquire);
         let most = self.budget.log_segment_bytes(&self.options).max(goal / LOG_PART);
-        if self.wal.segment_bytes_left() >= needed && taken < most {
+        let has_room = self.wal.segment_bytes_left() >= needed;
+        if has_room && taken < most {
             let is_time = taken >= most / 4 * 3 && commit.sealed.is_empty();
             if is_time && !self.full.is_flush_wanted.swap(true, Ordering::AcqRel) {
                 self.full.ring();
@@ -306,7 +315,14 @@ impl StoreCore {
             self.full.ring();
             return self.full.check_growth();
         }
+        if tables >= most.max(BATCH_BYTES) {
+            let text = format!(
+                "a batch of deletes in {count} keyspaces, each of which needs a table: use smaller batches"
+            );
+            return self.full.why().map_or(Ok(()), |why| Err(Error::short(&self.dir, text, &why)));
+        }
         match self.wal.reserve_bytes() {
+            _ if has_room => Ok(()),
             Ok(reserve) if reserve >= needed => Ok(()),
             _ => self.full.check_growth(),
         }
@@ -590,6 +606,15 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
             }
         }
     }
+}
+
+/// Returns how many keyspaces a memtable has more with a record of several.
+fn added(keyspaces: &BTreeSet<u32>, memtables: &Memtables) -> u64 {
+    if keyspaces.len() < 2 {
+        return 0;
+    }
+    let known = memtables.keyspaces();
+    keyspaces.iter().filter(|keyspace| known.binary_search(keyspace).is_err()).count() as u64
 }
 
 /// Frees segments of the manifest's log. Each piece of a compaction is an edit.

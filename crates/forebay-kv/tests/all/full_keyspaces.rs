@@ -1,7 +1,7 @@
 //! A full disk and many keyspaces: what a flush and the manifest need then grows with their number.
 
 use forebay::Engine;
-use forebay_kv::{ErrorKind, Keyspace, Options, Store};
+use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{Profile, World};
 
 use crate::common;
@@ -64,6 +64,41 @@ fn a_full_store_of_many_keyspaces_is_flushed_and_emptied() {
                 drop(store.compact().await);
             }
             pause(100).await;
+        }
+        until_taken(&store, async || keyspaces[0].put("again", "1").await).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Story: a full store took one batch of deletes in any number of keyspaces. Its flush then found no space for their tables, and with
+/// nothing else to flush no further delete was taken.
+#[test]
+fn a_full_store_refuses_deletes_in_more_keyspaces_than_it_can_flush() {
+    let ran = world(5).run(async |engine| {
+        let (store, keyspaces) = open(&engine, options(), 150).await;
+        let mut batch = Batch::new();
+        for keyspace in &keyspaces {
+            keyspace.put("key", "value").await.expect("there is space");
+            batch.delete(keyspace, "key");
+        }
+        // The reserve grows in the background.
+        pause(500).await;
+        take_all_but(&engine, 0).await;
+        store.flush().await.expect("the reserve has space for it");
+        let mut puts = 0;
+        while store.stats().full.is_none() {
+            // Another process uses what the store gives back.
+            take_all_but(&engine, 0).await;
+            drop(keyspaces[0].put("key", [7; 1_000]).await);
+            puts += 1;
+            assert!(puts < 10_000, "{:?}", store.stats());
+        }
+        let error = store.write(&batch).await.expect_err("the reserve has no space for so many tables");
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        engine.remove_file(FILLER).await.unwrap();
+        for keyspace in &keyspaces {
+            until_taken(&store, async || keyspace.delete("key").await).await;
         }
         until_taken(&store, async || keyspaces[0].put("again", "1").await).await;
         store.close().await.unwrap();
