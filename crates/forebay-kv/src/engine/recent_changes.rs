@@ -8,7 +8,7 @@
 //! changes forgets its oldest part: older transactions that have to compare something in this keyspace conflict. No change is
 //! missed. The keys of a flush count from the moment at which it leaves them here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -195,24 +195,41 @@ impl RecentChanges {
 
     /// Forgets the oldest part of the keyspace that has most. Returns false if no part is left.
     pub(super) fn forget(&mut self, surplus: &mut Surplus) -> bool {
-        let Some(largest) = self.keyspaces.values_mut().max_by_key(|changes| changes.bytes()) else {
-            return false;
-        };
-        if let Some(oldest) = largest.keys.pop_front() {
+        let largest = self.keyspaces.iter().max_by_key(|(_, changes)| changes.bytes());
+        let largest = largest.map(|(keyspace, _)| *keyspace);
+        largest.is_some_and(|keyspace| self.forget_oldest(keyspace, surplus).is_some())
+    }
+
+    /// Forgets the oldest part of a keyspace. Returns the bytes of the rest; `None` if no part was left.
+    fn forget_oldest(&mut self, keyspace: u32, surplus: &mut Surplus) -> Option<u64> {
+        let changes = self.keyspaces.get_mut(&keyspace)?;
+        if let Some(oldest) = changes.keys.pop_front() {
             self.bytes -= oldest.held.bytes();
-            largest.forgotten.lsn = oldest.last;
+            changes.forgotten.lsn = oldest.last;
             surplus.0.push(oldest);
-            return true;
+        } else {
+            let (number, _, held) = changes.ranges.pop_front()?;
+            self.bytes -= held.bytes();
+            changes.forgotten.loads = number;
         }
-        let Some((number, _, held)) = largest.ranges.pop_front() else { return false };
-        self.bytes -= held.bytes();
-        largest.forgotten.loads = number;
-        true
+        Some(changes.bytes())
     }
 
     /// Forgets changes until the rest fits in addition to `others` bytes.
     fn limit(&mut self, others: u64, surplus: &mut Surplus) {
-        while self.bytes + others > self.bytes_max && self.forget(surplus) {}
+        let most = self.bytes_max.saturating_sub(others);
+        if self.bytes <= most {
+            return;
+        }
+        // Of many keyspaces each may have to forget something.
+        let sizes = self.keyspaces.iter().map(|(keyspace, changes)| (changes.bytes(), *keyspace));
+        let mut largest: BinaryHeap<(u64, u32)> = sizes.collect();
+        while self.bytes > most
+            && let Some((_, keyspace)) = largest.pop()
+        {
+            let left = self.forget_oldest(keyspace, surplus);
+            largest.extend(left.map(|bytes| (bytes, keyspace)));
+        }
     }
 
     /// Drops what no open transaction needs.

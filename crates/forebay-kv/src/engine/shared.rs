@@ -1,6 +1,6 @@
 //! The state that all handles of a store and its tasks share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -460,12 +460,12 @@ impl StoreCore {
         // Not in the commit section: blocks may leave the cache for it.
         let known: Vec<Pin> =
             edit.keyspaces.iter().map(|(_, name)| pin_keyspace(&self.cache, name)).collect();
+        // A table that only changes its level stays.
+        let stays: BTreeSet<u32> = edit.added.iter().map(|(_, meta)| meta.id).collect();
+        let leaves: BTreeSet<u32> = edit.removed.iter().copied().filter(|id| !stays.contains(id)).collect();
         {
             let mut commit = self.lock();
-            // A table that only changes its level stays.
-            let is_moved = |id: u32| edit.added.iter().any(|(_, meta)| meta.id == id);
-            let is_removed =
-                |table: &&Arc<Table>| edit.removed.contains(&table.id()) && !is_moved(table.id());
+            let is_removed = |table: &&Arc<Table>| leaves.contains(&table.id());
             let removed: Vec<_> =
                 commit.version.tables().map(|(_, table)| table).filter(is_removed).cloned().collect();
             let mut next = commit.version.edited(&edit.removed, added);

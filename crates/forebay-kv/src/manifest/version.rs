@@ -214,8 +214,9 @@ impl Version {
     /// Returns a copy without some tables and with others added, each of which names its keyspace.
     pub(crate) fn edited(&self, removed: &[u32], added: &[(u8, Arc<Table>)]) -> Version {
         let mut next = self.clone();
-        for levels in next.keyspaces.values_mut() {
-            let is_removed = |table: &Arc<Table>| removed.contains(&table.meta().id);
+        let removed: BTreeSet<u32> = removed.iter().copied().collect();
+        let is_removed = |table: &Arc<Table>| removed.contains(&table.meta().id);
+        for levels in next.keyspaces.values_mut().filter(|_| !removed.is_empty()) {
             if levels.levels.iter().flatten().any(is_removed) {
                 let levels = Arc::make_mut(levels);
                 levels.levels.iter_mut().for_each(|tables| tables.retain(|table| !is_removed(table)));
