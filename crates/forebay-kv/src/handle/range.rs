@@ -93,6 +93,7 @@ struct Work {
     merge: Merge,
     shared: Arc<StoreCore>,
     now_s: u64,
+    is_fresh: bool,
     _held: HeldShare,
 }
 
@@ -199,7 +200,12 @@ impl Range {
                 Stage::Failed(error) => return Poll::Ready(error.map_or(Ok(None), Err)),
                 Stage::Over => return Poll::Ready(Ok(None)),
                 Stage::Begun => Work::begin(&self.handle.shared, &self.wanted)?,
-                Stage::Idle(work) => work,
+                Stage::Idle(work) if work.is_fresh == self.wanted.is_fresh => work,
+                Stage::Idle(work) => {
+                    self.pass(&work);
+                    drop(work);
+                    Work::begin(&self.handle.shared, &self.wanted)?
+                }
                 Stage::Fetching(mut fetching) => {
                     let Poll::Ready((work, fetched)) = fetching.as_mut().poll(context) else {
                         self.stage = Stage::Fetching(fetching);
@@ -217,14 +223,19 @@ impl Range {
             if let Err(error) = self.handle.shared.check_held() {
                 // It restarts behind the last entry. It keeps none of its memory meanwhile: ranges that wait for each other's
                 // memory would wait forever.
-                if let key @ [_, ..] = work.merge.key() {
-                    self.wanted.last = Some(key.to_vec());
-                }
+                self.pass(&work);
                 self.stage = Stage::Begun;
                 return Poll::Ready(Err(error));
             }
             self.stage = Stage::Fetching(Box::pin(work.fetch(self.count)));
             self.count = (self.count * 2).min(2 * AHEAD_MAX);
+        }
+    }
+
+    /// Lets the next [`Work`] begin behind the entries that this one has read.
+    fn pass(&mut self, work: &Work) {
+        if let key @ [_, ..] = work.merge.key() {
+            self.wanted.last = Some(key.to_vec());
         }
     }
 }
@@ -266,7 +277,7 @@ impl Work {
         }
         let held = HeldShare::new(Some(shared.cache.held()), held);
         let merge = Merge::new(sources, *direction);
-        Ok(Box::new(Work { merge, shared: shared.clone(), now_s: *now_s, _held: held }))
+        Ok(Box::new(Work { merge, shared: shared.clone(), now_s: *now_s, is_fresh, _held: held }))
     }
 
     /// Fetches at most `count` entries, and [`AHEAD_MAX`].
