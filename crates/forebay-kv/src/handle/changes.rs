@@ -119,15 +119,17 @@ impl Changes {
                 );
                 return Err(Error::new(ErrorKind::Lagged, text));
             }
-            let before = self.next;
+            let (before, mut next) = (self.next, self.next);
             for found in &records {
-                self.next = found.lsn().0 + 1;
+                next = found.lsn().0 + 1;
                 let set = self.change_set(found.lsn(), found)?;
                 if !set.entries.is_empty() {
                     self.read.push_back(set);
                 }
             }
-            shared.feeds.enter(self.next);
+            // Only now: a feed that ends here with an error leaves the place that it has entered.
+            self.next = next;
+            shared.feeds.enter(next);
             shared.leave_feed(before);
         }
     }
