@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use forebay::{Class, Engine, FileCache, FileEntry, FilePlace, FileUse, Mode, Open};
@@ -26,14 +26,16 @@ use crate::{drive, process};
 /// use, and opened again by their paths when they are read again.
 #[pyclass(frozen, module = "forebay._forebay", weakref)]
 pub(crate) struct Files {
-    names: Arc<[FileName]>,
     mode: Mode,
     state: Mutex<State>,
 }
 
+/// By their numbers.
+type Names = Arc<Vec<Arc<FileName>>>;
+
 /// Held only by attached threads, and not across calls.
-#[derive(Default)]
 struct State {
+    names: Names,
     /// The files as this process knows them; made at the first read.
     here: Option<Here<Arc<OpenFiles>>>,
     is_closed: bool,
@@ -50,12 +52,14 @@ struct FileName {
 
 struct OpenFiles {
     cache: FileCache,
-    entries: Vec<FileEntry>,
+    /// Of the files that were read, by their numbers.
+    entries: Mutex<HashMap<usize, Arc<FileEntry>>>,
 }
 
 /// The ranges of one file in a batch. Their results lie side by side from `start` on.
 struct FileRanges {
-    file: usize,
+    name: Arc<FileName>,
+    entry: Arc<FileEntry>,
     ranges: Vec<Range<u64>>,
     bytes: usize,
 }
@@ -74,25 +78,37 @@ impl FileName {
     }
 }
 
+impl OpenFiles {
+    fn entry(&self, number: usize, name: &FileName) -> Arc<FileEntry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.entry(number).or_insert_with(|| Arc::new(self.cache.file(&name.absolute))).clone()
+    }
+}
+
 impl Files {
-    /// Returns the files as this process knows them. A forked child has them anew.
-    fn opened(&self, py: Python<'_>) -> PyResult<Arc<OpenFiles>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the files as this process knows them, and their names. A forked child has them anew.
+    fn opened(&self, py: Python<'_>) -> PyResult<(Arc<OpenFiles>, Names)> {
         let engine = process::engine(py)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         if state.is_closed {
             return Err(PyValueError::new_err("these files are closed; open them again"));
         }
+        let names = state.names.clone();
         if let Some(here) = state.here.as_ref().and_then(Here::get) {
-            return Ok(here.clone());
+            return Ok((here.clone(), names));
         }
         let cache = FileCache::new(engine, Open::read().mode(self.mode), None);
-        let entries = self.names.iter().map(|name| cache.file(&name.absolute)).collect();
-        let new = Arc::new(OpenFiles { cache, entries });
+        let new = Arc::new(OpenFiles { cache, entries: Mutex::default() });
         state.here = Some(Here::new(new.clone()));
-        Ok(new)
+        Ok((new, names))
     }
 
     fn read_job(&self, py: Python<'_>, requests: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Job> {
+        let (opened, names) = self.opened(py)?;
         let mut ranges = Ranges::new();
         let mut of: Vec<usize> = Vec::new();
         for (number, request) in PyIterator::from_object(requests)?.enumerate() {
@@ -102,19 +118,19 @@ impl Files {
                 );
                 PyTypeError::new_err(text)
             })?;
-            if file >= self.names.len() {
-                let text = format!("request {number} is for file {file} of {}", self.names.len());
+            if file >= names.len() {
+                let text = format!("request {number} is for file {file} of {}", names.len());
                 return Err(PyIndexError::new_err(text));
             }
             of.push(file);
             ranges.push(position(offset, "offset")?, position(len, "length")?)?;
         }
-        let opened = self.opened(py)?;
         let aligned = AlignedMemory::new(ranges.bytes, false)?;
-        let (groups, parts) = grouped(&of, &ranges.each);
-        let (engine, names, memory) = (process::engine(py)?, self.names.clone(), aligned.clone());
+        let file = |number: usize| (names[number].clone(), opened.entry(number, &names[number]));
+        let (groups, parts) = grouped(&of, &ranges.each, file);
+        let (engine, memory) = (process::engine(py)?, aligned.clone());
         Ok(Box::pin(async move {
-            let read = read_all(engine, &opened, &names, groups, &memory, settings).await;
+            let read = read_all(engine, &opened.cache, groups, &memory, settings).await;
             Outcome::new(read.map(|()| Value::Views(aligned, parts)))
         }))
     }
@@ -122,14 +138,19 @@ impl Files {
 
 /// Puts the ranges of each file together, in the order in which files first occur. Returns the place of each range's result as
 /// well, in the order of the ranges.
-fn grouped(of: &[usize], ranges: &[Range<u64>]) -> (VecDeque<FileRanges>, Vec<Range<usize>>) {
+fn grouped(
+    of: &[usize],
+    ranges: &[Range<u64>],
+    file: impl Fn(usize) -> (Arc<FileName>, Arc<FileEntry>),
+) -> (VecDeque<FileRanges>, Vec<Range<usize>>) {
     let len = |range: &Range<u64>| (range.end - range.start) as usize;
     let mut places: HashMap<usize, usize> = HashMap::new();
     let mut groups: Vec<FileRanges> = Vec::new();
     let mut within = Vec::with_capacity(of.len());
-    for (file, range) in of.iter().zip(ranges) {
-        let place = *places.entry(*file).or_insert_with(|| {
-            groups.push(FileRanges { file: *file, ranges: Vec::new(), bytes: 0 });
+    for (number, range) in of.iter().zip(ranges) {
+        let place = *places.entry(*number).or_insert_with(|| {
+            let (name, entry) = file(*number);
+            groups.push(FileRanges { name, entry, ranges: Vec::new(), bytes: 0 });
             groups.len() - 1
         });
         let group = &mut groups[place];
@@ -152,16 +173,15 @@ fn grouped(of: &[usize], ranges: &[Range<u64>]) -> (VecDeque<FileRanges>, Vec<Ra
 /// Reads the ranges of all groups into `memory`: of as many files at a time as may be open for one batch.
 async fn read_all(
     engine: &Engine,
-    opened: &OpenFiles,
-    names: &[FileName],
+    cache: &FileCache,
     mut groups: VecDeque<FileRanges>,
     memory: &Arc<AlignedMemory>,
     settings: Settings,
 ) -> Result<(), Fault> {
-    let (usual, mut start) = (opened.cache.batch_files_max(), 0);
+    let (usual, mut start) = (cache.batch_files_max(), 0);
     let mut most = usual;
     while !groups.is_empty() {
-        let (files, refused) = open_some(opened, names, groups.iter().take(most)).await?;
+        let (files, refused) = open_some(groups.iter().take(most)).await?;
         if let Some(refused) = refused.filter(|_| files.is_empty()) {
             // Others of the same batch had the descriptors.
             if most == 1 {
@@ -189,8 +209,6 @@ async fn read_all(
 
 /// Opens files, all concurrently. Returns those before the first that lacked a descriptor, and that error.
 async fn open_some<'g>(
-    opened: &OpenFiles,
-    names: &[FileName],
     groups: impl Iterator<Item = &'g FileRanges>,
 ) -> Result<(Vec<FileUse>, Option<Fault>), Fault> {
     type Open<'e> = Pin<Box<dyn Future<Output = forebay::Result<FileUse>> + Send + 'e>>;
@@ -198,10 +216,10 @@ async fn open_some<'g>(
         UnderWay(Open<'e>),
         Over(forebay::Result<FileUse>),
     }
-    let mut opening: Vec<(usize, OpenStep<'_>)> = groups
+    let mut opening: Vec<(&FileName, OpenStep<'_>)> = groups
         .map(|group| {
-            let entry = &opened.entries[group.file];
-            (group.file, OpenStep::UnderWay(Box::pin(async move { entry.open(&FilePlace::NONE).await })))
+            let (name, entry) = (&*group.name, &*group.entry);
+            (name, OpenStep::UnderWay(Box::pin(async move { entry.open(&FilePlace::NONE).await })))
         })
         .collect();
     poll_fn(|context| {
@@ -218,9 +236,8 @@ async fn open_some<'g>(
     })
     .await;
     let mut files = Vec::with_capacity(opening.len());
-    for (number, opening) in opening {
+    for (name, opening) in opening {
         let OpenStep::Over(result) = opening else { continue };
-        let name = &names[number];
         match result {
             Ok(file) if identity(&file).ok() == Some(name.identity) => files.push(file),
             Ok(_) => return Err(Fault::stale(&name.shown)),
@@ -239,17 +256,28 @@ impl Files {
     #[pyo3(signature = (paths, mode="adaptive"))]
     fn new(py: Python<'_>, paths: Vec<PathBuf>, mode: &str) -> PyResult<Files> {
         let mode = parse_mode(mode)?;
-        let names =
-            py.detach(|| paths.into_iter().map(FileName::of).collect::<PyResult<Arc<[FileName]>>>())?;
-        Ok(Files { names, mode, state: Mutex::default() })
+        let name = |path| FileName::of(path).map(Arc::new);
+        let names = py.detach(|| paths.into_iter().map(name).collect::<PyResult<Vec<_>>>())?;
+        let state = State { names: Arc::new(names), here: None, is_closed: false };
+        Ok(Files { mode, state: Mutex::new(state) })
     }
 
     fn __len__(&self) -> usize {
-        self.names.len()
+        self.lock().names.len()
     }
 
     fn __repr__(&self) -> String {
-        format!("<forebay Files, {} of them, {}>", self.names.len(), mode_name(self.mode))
+        format!("<forebay Files, {} of them, {}>", self.__len__(), mode_name(self.mode))
+    }
+
+    /// Adds a file whose device and inode the caller has looked up. Returns its number.
+    fn add(&self, path: PathBuf, device: u64, inode: u64) -> PyResult<usize> {
+        let absolute = std::path::absolute(&path)?;
+        let name = FileName { shown: path.as_path().into(), absolute, identity: (device, inode) };
+        let mut state = self.lock();
+        let names = Arc::make_mut(&mut state.names);
+        names.push(Arc::new(name));
+        Ok(names.len() - 1)
     }
 
     /// Reads ranges of the files as one batch: for tuples of a file's number, offset and length a memoryview each. Of many files only some
@@ -282,7 +310,7 @@ impl Files {
 
     /// Closes the files, each when the reads of it have ended, and waits for the opens that are under way. Later calls raise ValueError.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.is_closed = true;
         let here = state.here.take();
         drop(state);

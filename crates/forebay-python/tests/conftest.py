@@ -99,6 +99,9 @@ def batches(monkeypatch):
             def __init__(self, *arguments):
                 self.files = Files(*arguments)
 
+            def add(self, *arguments):
+                return self.files.add(*arguments)
+
             def read_many(self, requests, **more):
                 calls.append(len(requests))
                 return self.files.read_many(requests, **more)

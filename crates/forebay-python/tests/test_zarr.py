@@ -1,7 +1,13 @@
 """zarr's own tests of stores: by way of fsspec, and of the store."""
 
 import asyncio
+import json
+import os
+import pathlib
 import pickle
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -12,10 +18,11 @@ numpy = pytest.importorskip("numpy")
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper  # noqa: E402
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest  # noqa: E402
 from zarr.core.buffer import cpu  # noqa: E402
-from zarr.storage import FsspecStore  # noqa: E402
+from zarr.storage import FsspecStore, LocalStore  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
 import forebay._batch  # noqa: E402
+import system_calls  # noqa: E402
 from forebay.fsspec import AsyncForebayFileSystem, ForebayFileSystem  # noqa: E402
 from forebay.zarr import ForebayStore  # noqa: E402
 
@@ -168,3 +175,101 @@ async def test_parts_of_a_value_are_one_batch(tmp_path, batches):
         async for _ in store.get_ranges("none", ranges, prototype=prototype):
             pass
     assert [group async for group in store.get_ranges("shard", [], prototype=prototype)] == [[]]
+
+
+READS = """
+    import ctypes, sys
+    import numpy, zarr
+    from forebay.zarr import ForebayStore
+    from zarr.storage import LocalStore
+
+    name, folder, mark = sys.argv[1:]
+    store = {"forebay": ForebayStore, "file": LocalStore}[name](folder, read_only=True)
+    plain, sharded = (zarr.open_array(store, path=path, mode="r") for path in ("plain", "sharded"))
+    syscall = ctypes.CDLL(None).syscall
+    for read, first, step in ((lambda: plain[:].ravel(), 0, 1), (lambda: sharded[5 :: 34 * 8192], 5, 34 * 8192)):
+        read()
+        syscall(int(mark))
+        values = read()
+        syscall(int(mark))
+        assert (values == numpy.arange(len(values), dtype="i4") * step + first).all()
+"""
+
+
+def test_system_calls_of_chunks(tmp_path):
+    """All 64 chunks of an array, and of each of four shards 16 inner chunks, which lie further apart than ranges that zarr merges. A read
+    before opens the files: they stay open."""
+    local = LocalStore(tmp_path)
+    for name, shape, chunks, shards in (
+        ("plain", (64, 4096), (1, 4096), None),
+        ("sharded", (4 * 544 * 8192,), (8192,), (544 * 8192,)),
+    ):
+        array = zarr.create_array(
+            local, name=name, shape=shape, chunks=chunks, shards=shards, dtype="i4", compressors=None, fill_value=-1
+        )
+        array[:] = numpy.arange(array.size, dtype="i4").reshape(shape)
+    counts = {}
+    for name in ("forebay", "file"):
+        done = subprocess.run(
+            [sys.executable, system_calls.__file__, textwrap.dedent(READS), name, tmp_path, str(system_calls.MARK)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if done.returncode == system_calls.REFUSED:
+            pytest.skip("ptrace(2), which counts the system calls, is refused here")
+        assert done.returncode == 0, done.stderr
+        counts[name] = json.loads(done.stdout)
+    (plain, sharded), (local_plain, local_sharded) = counts["forebay"], counts["file"]
+    assert 0 < plain <= local_plain, counts
+    assert 0 < sharded <= 0.3 * local_sharded, counts
+
+
+def open_below(folder):
+    """Returns the names of the open files below a folder, also of those that were removed."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            pass
+    return [path for path in found if path.startswith(f"{folder}/")]
+
+
+async def test_files_that_stay_open_are_those_of_their_names(tmp_path, eventually):
+    prototype = cpu.buffer_prototype
+    store = await ForebayStore.open(tmp_path)
+    path = pathlib.Path(tmp_path, "key")
+
+    async def check(content):
+        for byte_range, expected in ((None, content), (OffsetByteRequest(1), content[1:])):
+            assert (await store.get("key", prototype, byte_range)).to_bytes() == expected
+            assert store.get_sync("key", byte_range=byte_range).to_bytes() == expected
+            [(_, value)] = store.get_ranges_sync("key", [byte_range], prototype=prototype)
+            assert value.to_bytes() == expected
+
+    for content in (b"a file", b"another file in its place", b"a third"):
+        await store.set("key", cpu.Buffer.from_bytes(content))
+        await check(content)
+    path.write_bytes(b"the same file, written again")
+    await check(b"the same file, written again")
+    assert open_below(tmp_path)
+    path.unlink()
+    assert await store.get("key", prototype) is None and store.get_sync("key") is None
+    path.mkdir()
+    assert await store.get("key", prototype) is None and store.get_sync("key") is None
+    await store.delete_dir("key")
+    eventually(lambda: not open_below(tmp_path))
+
+
+async def test_few_files_stay_open(tmp_path, eventually):
+    prototype = cpu.buffer_prototype
+    store = await ForebayStore.open(tmp_path, read_only=True)
+    for number in range(700):
+        (tmp_path / str(number)).write_bytes(b"%d" % number)
+    for number in range(700):
+        assert (await store.get(str(number), prototype)).to_bytes() == b"%d" % number
+    eventually(lambda: len({path for path in open_below(tmp_path)}) <= 256)
+    assert pickle.loads(pickle.dumps(store)) == store
+    store.close()
+    eventually(lambda: not open_below(tmp_path))

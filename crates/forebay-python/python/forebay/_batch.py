@@ -14,12 +14,16 @@ from forebay._aio import end as end_of
 from forebay._aio import place
 from forebay._forebay import Files
 
-__all__ = ["Batch", "Turns", "open_to_read", "read_file"]
+__all__ = ["Batch", "FileSet", "Turns", "open_to_read", "read_file"]
 
 # Ranges from here on are read by themselves, into their bytes: a batch has its bytes twice for a moment.
 _LONG_BYTES = 4 << 20
 # Of these on a loop together, each with an open file.
 _LONG_READS = 16
+# Files of which no more are added to a set.
+_SET_FILES = 256
+
+_Range = tuple[str, "int | None", "int | None"]
 
 
 def open_to_read(path: str, mode: str) -> forebay.File:
@@ -46,38 +50,63 @@ def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     return start, end
 
 
-def _size(path: str, mode: str) -> int:
-    found = os.stat(path)
-    if stat.S_ISREG(found.st_mode):
-        return found.st_size
-    with open_to_read(path, mode) as file:
-        return file.size
+class FileSet:
+    """Files by their paths. They stay open from their first read on, as long as the set is there."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.files = Files([], mode)
+        # The number, the device and the inode of each.
+        self._known: dict[str, tuple[int, int, int]] = {}
+        self._is_stale = False
+
+    def find(self, path: str) -> tuple[int, int]:
+        """Returns the number and the size of the file to which a path leads now."""
+        found = os.stat(path)
+        size = found.st_size
+        if not stat.S_ISREG(found.st_mode):
+            # A device has its size elsewhere.
+            with open_to_read(path, self.mode) as file:
+                size = file.size
+        known = self._known.get(path)
+        if known is None or known[1:] != (found.st_dev, found.st_ino):
+            self._is_stale |= known is not None
+            number = self.files.add(path, found.st_dev, found.st_ino)
+            known = self._known[path] = (number, found.st_dev, found.st_ino)
+        return known[0], size
+
+    def is_over(self) -> bool:
+        """Returns whether it has enough files, or one that another file has replaced."""
+        return self._is_stale or len(self._known) >= _SET_FILES
 
 
 class Batch:
     """Ranges of files, each of a path, a start and an end. One that ends behind the end of its file is cut there, and one that cannot be
-    read gives its exception in place of its bytes."""
+    read gives its exception in place of its bytes. Without a set of files they are closed after the read."""
 
-    def __init__(self, ranges: Iterable[tuple[str, int | None, int | None]], mode: str) -> None:
+    def __init__(self, ranges: Iterable[_Range], mode: str, files: FileSet | None = None) -> None:
         self._mode = mode
+        self._is_alone = files is None
+        files = files or FileSet(mode)
+        self._files = files.files
         self._results: list[bytes | Exception] = []
-        self._numbers: dict[str, int] = {}
-        # Of those that are left to read: a file's number, offset and length; and the places of their results.
+        # Of those that are left to read: a file's number, offset and length; and their paths and the places of their results.
         self._requests: list[tuple[int, int, int]] = []
-        self._places: list[int] = []
+        self._places: list[tuple[int, str]] = []
         # Long ranges: the place of the result, path, start and end.
         self._long: list[tuple[int, str, int, int]] = []
-        sizes: dict[str, int | Exception] = {}
+        known: dict[str, tuple[int, int] | Exception] = {}
         for number, (path, start, end) in enumerate(ranges):
-            if path not in sizes:
+            if path not in known:
                 try:
-                    sizes[path] = _size(path, mode)
+                    known[path] = files.find(path)
                 except (OSError, ValueError) as error:
-                    sizes[path] = error
-            size = sizes[path]
-            if isinstance(size, Exception):
-                self._results.append(size)
+                    known[path] = _bare(error)
+            found = known[path]
+            if isinstance(found, Exception):
+                self._results.append(found)
                 continue
+            file, size = found
             if size == 0 and not start and end is None:
                 # A size of 0 may say nothing, as that of a file of /proc.
                 self._results.append(self._read_one(path, None, None))
@@ -87,17 +116,16 @@ class Batch:
             if end - start >= _LONG_BYTES:
                 self._long.append((number, path, start, end))
             elif end > start:
-                self._requests.append((self._numbers.setdefault(path, len(self._numbers)), start, end - start))
-                self._places.append(number)
+                self._requests.append((file, start, end - start))
+                self._places.append((number, path))
 
     def read(self, max_gap: int | None = None) -> list[bytes | Exception]:
         """Reads them."""
         try:
-            files = Files(list(self._numbers), self._mode)
             try:
-                self._take(files.read_many(self._requests, max_gap=max_gap))
+                self._take(self._files.read_many(self._requests, max_gap=max_gap))
             finally:
-                files.close()
+                self._let_go()
         except (OSError, EOFError):
             self._read_each()
         for number, path, start, end in self._long:
@@ -116,46 +144,68 @@ class Batch:
                 with open_to_read(path, self._mode) as file:
                     self._results[number] = await file.aread(start, end - start)
             except (OSError, MemoryError) as error:
-                self._results[number] = error
+                self._results[number] = _bare(error)
 
     async def _aread_short(self, max_gap: int | None) -> None:
         try:
-            files = Files(list(self._numbers), self._mode)
             try:
-                self._take(await end_of(files._begin_read_many(*place(), self._requests, max_gap=max_gap)))
+                self._take(await end_of(self._files._begin_read_many(*place(), self._requests, max_gap=max_gap)))
             finally:
-                files.close()
+                self._let_go()
         except (OSError, EOFError):
             await asyncio.to_thread(self._read_each)
 
+    def _let_go(self) -> None:
+        if self._is_alone:
+            self._files.close()
+
     def _take(self, views: Sequence[memoryview]) -> None:
-        for number, view in zip(self._places, views):
+        for (number, _), view in zip(self._places, views):
             self._results[number] = bytes(view)
 
     def _read_each(self) -> None:
         """Reads one by one, so that each failure is that of its range."""
-        paths = list(self._numbers)
-        for number, (file, start, length) in zip(self._places, self._requests):
-            self._results[number] = self._read_one(paths[file], start, start + length)
+        for (number, path), (_, start, length) in zip(self._places, self._requests):
+            self._results[number] = self._read_one(path, start, start + length)
 
     def _read_one(self, path: str, start: int | None, end: int | None) -> bytes | Exception:
         try:
             return read_file(path, start, end, self._mode)
         except (OSError, MemoryError) as error:
-            return error
+            return _bare(error)
+
+
+def _bare(error: Exception) -> Exception:
+    """Returns an error that does not keep the batch, and its files, by the frames that it came through."""
+    return error.with_traceback(None)
 
 
 _Asked = list[tuple[str, "int | None", "int | None", "asyncio.Future[bytes]"]]
 
 
 class Turns:
-    """Reads of the tasks of asyncio loops: reads that start in one turn of a loop are one batch."""
+    """Reads of the tasks of asyncio loops: reads that start in one turn of a loop are one batch. With `keeps_files` the files that were read
+    last stay open."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, keeps_files: bool = False) -> None:
         self._mode = mode
+        self._keeps_files = keeps_files
+        self._files: FileSet | None = None
         self._asked: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Asked] = weakref.WeakKeyDictionary()
         # A loop keeps its tasks by weak references.
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def batch(self, ranges: Iterable[_Range]) -> Batch:
+        """Returns a batch of ranges."""
+        files = self._files
+        if self._keeps_files and (files is None or files.is_over()):
+            # Those of the old set are closed when the reads under way have ended.
+            files = self._files = FileSet(self._mode)
+        return Batch(ranges, self._mode, files)
+
+    def close_files(self) -> None:
+        """Closes the files that stayed open."""
+        self._files = None
 
     async def read(self, path: str, start: int | None, end: int | None) -> bytes:
         """Reads a file, or a part of it; negative bounds count from its end."""
@@ -178,7 +228,7 @@ class Turns:
 
     async def _read(self, asked: _Asked) -> None:
         try:
-            results: Sequence[bytes | BaseException] = await Batch((each[:3] for each in asked), self._mode).aread()
+            results: Sequence[bytes | BaseException] = await self.batch(each[:3] for each in asked).aread()
         except BaseException as error:
             results = [error] * len(asked)
             if not isinstance(error, Exception):
@@ -194,4 +244,4 @@ class Turns:
                 future.set_result(result)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Turns, (self._mode,)
+        return Turns, (self._mode, self._keeps_files)

@@ -19,7 +19,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
-from forebay._batch import Batch, Turns, read_file
+from forebay._batch import Batch, Turns
 
 __all__ = ["ForebayStore"]
 
@@ -30,12 +30,15 @@ _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
     """A directory as a store of zarr. The chunks of a shard are one batch of reads, and so are the chunks that the tasks of a loop ask for
     in one turn of it. `read_mode` is the mode of forebay.open.
+
+    Files stay open for later reads, 256 of them or the last batch's: of one that another program removes, the space is free only when
+    they are closed, as they are by `close`, `delete`, `delete_dir` and `clear`.
     """
 
     def __init__(self, root: Path | str, *, read_only: bool = False, read_mode: str = "adaptive") -> None:
         super().__init__(root, read_only=read_only)
         self.read_mode = read_mode
-        self._turns = Turns(read_mode)
+        self._turns = Turns(read_mode, keeps_files=True)
 
     def with_read_only(self, read_only: bool = False) -> ForebayStore:
         """Returns the same store, to read only or to write as well."""
@@ -43,6 +46,26 @@ class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
 
     def __repr__(self) -> str:
         return f"ForebayStore('{self}')"
+
+    def close(self) -> None:
+        """Closes the store, and the files that stayed open."""
+        super().close()
+        self._turns.close_files()
+
+    async def delete(self, key: str) -> None:
+        """Removes a value."""
+        await super().delete(key)
+        self._turns.close_files()
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Removes all values below a prefix."""
+        await super().delete_dir(prefix)
+        self._turns.close_files()
+
+    async def clear(self) -> None:
+        """Removes all values."""
+        await super().clear()
+        self._turns.close_files()
 
     def _path(self, key: str) -> str:
         return os.fspath(self.root / key)
@@ -85,10 +108,11 @@ class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
         """Returns the value of a key, or a part of it, to a thread that waits."""
         start, end = _bounds(byte_range)
         self._ensure_open_sync()
-        try:
-            data = read_file(self._path(key), start, end, self.read_mode)
-        except _ABSENT:
+        (data,) = self._turns.batch([(self._path(key), start, end)]).read()
+        if isinstance(data, _ABSENT):
             return None
+        if isinstance(data, Exception):
+            raise data
         return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
     def get_ranges_sync(
@@ -101,7 +125,7 @@ class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
 
     def _parts(self, key: str, byte_ranges: Sequence[ByteRequest | None]) -> Batch:
         path = self._path(key)
-        return Batch([(path, *_bounds(byte_range)) for byte_range in byte_ranges], self.read_mode)
+        return self._turns.batch((path, *_bounds(byte_range)) for byte_range in byte_ranges)
 
 
 def _bounds(byte_range: ByteRequest | None) -> tuple[int | None, int | None]:
