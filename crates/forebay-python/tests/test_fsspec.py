@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import io
+import json
 import os
 import pickle
 import tarfile
@@ -289,6 +290,26 @@ def test_references_as_kerchunk_writes_them(data, content):
     assert found.cat("whole") == content
     with found.open("array/0") as file:
         assert file.read() == content[10:30]
+
+
+def test_references_that_kerchunk_writes(tmp_path):
+    """An HDF5 file is scanned through forebay://, and read as a group of zarr by the references that this gave."""
+    h5py = pytest.importorskip("h5py")
+    numpy = pytest.importorskip("numpy")
+    zarr = pytest.importorskip("zarr", minversion="3.0")
+    hdf = pytest.importorskip("kerchunk.hdf")
+    values = numpy.arange(60_000, dtype="f4").reshape(200, 300)
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.create_dataset("group/values", data=values, chunks=(20, 60))
+        file.create_dataset("packed", data=values, chunks=(50, 300), compression="gzip")
+    scan = hdf.SingleHdf5ToZarr(f"forebay://{tmp_path}/file.h5", inline_threshold=0)
+    (tmp_path / "references.json").write_text(json.dumps(scan.translate()))
+    scan.close()
+    options = {"fo": f"forebay://{tmp_path}/references.json", "remote_protocol": "forebay"}
+    group = zarr.open_group("reference://", mode="r", storage_options=options, zarr_format=2)
+    assert (group["group/values"][5:50, 70:200] == values[5:50, 70:200]).all()
+    assert (group["packed"][:] == values).all()
+    assert "forebay" in group.store.fs.fss
 
 
 def test_paths_of_universal_pathlib(data, content):
