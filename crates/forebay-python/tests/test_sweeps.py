@@ -8,7 +8,7 @@ import struct
 import pytest
 
 import forebay
-from forebay.safetensors import SafetensorError, safe_open
+from forebay.safetensors import SafetensorError, load_file, safe_open, stream_files
 
 numpy = pytest.importorskip("numpy")
 
@@ -119,6 +119,33 @@ def test_tensors_of_every_size(tmp_path):
         assert largest.get_shape() == [5 * GIB]
         for start in (0, 4 * GIB - 3, 5 * GIB - 10):
             assert largest[start : start + 10].tobytes() == bytes(10)
+
+
+def available_bytes():
+    with open("/proc/meminfo") as text:
+        return next(int(line.split()[1]) << 10 for line in text if line.startswith("MemAvailable:"))
+
+
+def test_a_whole_tensor_beyond_what_32_bits_count(tmp_path):
+    """Its file is sparse but for a few words."""
+    if available_bytes() < 8 * GIB:
+        pytest.skip("less than 8 GiB of memory are available, for a tensor of 4 GiB")
+    count = 4 * GIB // 8 + 1543
+    marked = [0, 2 * GIB // 8 - 1, 2 * GIB // 8, 4 * GIB // 8 - 1, 4 * GIB // 8, count - 1]
+    head = header({"large": {"dtype": "U64", "shape": [count], "data_offsets": [0, 8 * count]}}, 248)
+    path = tmp_path / "model.safetensors"
+    with open(path, "wb") as file:
+        file.write(head)
+        file.truncate(len(head) + 8 * count)
+        for word in marked:
+            file.seek(len(head) + 8 * word)
+            file.write(struct.pack("<Q", word + 1))
+    # One after the other: each has the memory of the whole.
+    for load in (load_file, lambda path, framework: dict(stream_files([path], framework=framework))):
+        tensor = load(path, framework="np")["large"]
+        assert tensor.shape == (count,) and tensor[marked].tolist() == [word + 1 for word in marked]
+        assert numpy.count_nonzero(tensor) == len(marked)
+        del tensor
 
 
 @pytest.mark.parametrize("length", [256, (256 << 10) - 9, (256 << 10) - 8, (256 << 10) - 7, 300_000, 1 << 20])
