@@ -3,7 +3,7 @@
 | work | reads |
 |---|---|
 | `model-300`, `model-18000` | all tensors of a safetensors file of 2 GiB with so many of them |
-| `save` | such a file with 300 tensors is rewritten, and synced |
+| `save` | such a file with 300 tensors is rewritten, and synced; also as a checkpoint, with torch from 2.4 on |
 | `samples` | batches of 256 samples of 4 to 150 KiB, out of 200,000 |
 | `batches` | batches of 256 random ranges of 4 KiB, also from Rust |
 | `ranges` | one batch of 20,000 such ranges |
@@ -22,11 +22,13 @@ import argparse
 import asyncio
 import concurrent.futures
 import functools
+import importlib.metadata
 import importlib.util
 import json
 import os
 import pathlib
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -283,6 +285,38 @@ def torch_save(tensors: dict[str, Any], target: str) -> None:
 
     torch.save({name: torch.from_numpy(tensor) for name, tensor in tensors.items()}, target)
     sync(target)
+
+
+def checkpointed(sample: Sample, is_ours: bool) -> dict[str, Any]:
+    """Times a checkpoint of the tensors of the file, in a folder."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from forebay.checkpoint import CheckpointWriter
+    from forebay.safetensors import load_file
+
+    tensors = {name: torch.from_numpy(tensor) for name, tensor in load_file(sample.path, framework="np").items()}
+    target = f"{sample.path}.saved"
+
+    def work() -> int:
+        # Both make the bytes of their files durable.
+        dcp.save(tensors, storage_writer=(CheckpointWriter if is_ours else dcp.FileSystemWriter)(target))
+        if not is_ours:
+            sync(target)
+        return sum(file.stat().st_size for file in os.scandir(target))
+
+    try:
+        return sample.measured(work)
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def has_checkpoints() -> bool:
+    """Returns whether there is a version of torch that forebay.checkpoint supports."""
+    try:
+        major, minor = importlib.metadata.version("torch").split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) >= (2, 4)
 
 
 def sync(path: str) -> None:
@@ -600,6 +634,7 @@ def aiofiles_asyncio(sample: Sample) -> dict[str, float]:
 
 
 Row = Callable[[Sample], dict[str, Any]]
+SAVE = ("forebay, save_file", "touched")
 
 
 def rows() -> dict[str, dict[tuple[str, str], Row]]:
@@ -622,7 +657,7 @@ def rows() -> dict[str, dict[tuple[str, str], Row]]:
             ("pwrite, O_DIRECT", "touched"): direct_save,
             ("safetensors, fsync", "touched"): functools.partial(saved, save=safetensors_save),
             ("torch, save and fsync", "touched"): functools.partial(saved, save=torch_save),
-            ("forebay, save_file", "touched"): functools.partial(saved, save=forebay_save),
+            SAVE: functools.partial(saved, save=forebay_save),
         },
         "samples": {
             ("preadv, 32 threads", "touched"): lambda sample: preadv_batches(sample, sample.sample_batches(), SAMPLE_BYTES[1]),
@@ -648,6 +683,9 @@ def rows() -> dict[str, dict[tuple[str, str], Row]]:
         "calls": {("os.pread", "new"): pread_calls},
         "asyncio": {("to_thread, os.pread", "new"): threads_asyncio, ("aiofiles", "new"): aiofiles_asyncio},
     }
+    if has_checkpoints():
+        table["save"]["torch, checkpoint and fsync", "touched"] = functools.partial(checkpointed, is_ours=False)
+        table["save"]["torch, checkpoint by forebay", "touched"] = functools.partial(checkpointed, is_ours=True)
     for package in ("obstore", "aiofiles", "safetensors", "fastsafetensors", "torch"):
         if importlib.util.find_spec(package) is None:
             table = {
@@ -745,6 +783,7 @@ def main() -> None:
     table = rows()
     options = [f"--{name}={getattr(arguments, name)}" for name in ("count", "batches", "samples", "core")]
     results: list[dict[str, Any]] = []
+    ratios: list[str] = []
     print("| work | cache | row | memory | ms | least to most | processor ms | MB/s | us a batch |\n|---|---|---|---|---|---|---|---|---|")
     # One work after the other, as each has a file.
     for work in chosen:
@@ -770,6 +809,10 @@ def main() -> None:
             results += [{"work": work, "cache": cache, "row": name, "memory": memory, **sample} for sample in own]
             if own:
                 report(work, cache, name, memory, own)
+        for cache in caches:
+            ratios += compare(work, cache, {row: own for (of, row), own in samples.items() if of == cache})
+    if ratios:
+        print("", *ratios, sep="\n")
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(results, indent=1) + "\n")
 
@@ -786,12 +829,29 @@ def report(work: str, cache: str, name: str, memory: str, own: list[dict[str, An
         f"| {work} | {cache} | {name} | {memory} | {middle:,.1f} | {spread} | {processor:,.1f} | {rate:,.0f} | {batch} |",
         flush=True,
     )
-    # `scripts/bench --record` collects them.
+    figures = [(f"{middle:,.1f}", "ms", spread), (f"{processor:,.1f}", "processor ms", ""), (f"{rate:,.0f}", "MB/s", "")]
+    figures += [(batch, "us a batch", "")] if batch else []
+    record(f"{work}, {cache}, {name}, {memory}", figures)
+
+
+def compare(work: str, cache: str, rows: dict[Any, list[dict[str, Any]]]) -> list[str]:
+    """Returns a line for each row beside the save of Forebay: the median of the ratios of each repeat."""
+    lines = []
+    for row, own in rows.items():
+        if row != SAVE and len(own) == len(rows.get(SAVE, [])) > 0:
+            ratios = [other["seconds"] / ours["seconds"] for other, ours in zip(own, rows[SAVE])]
+            middle, spread = f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
+            text = f"{work}, {cache}, {SAVE[0]} beside {row[0]}"
+            lines.append(f"{text}: {middle} times as fast ({spread})")
+            record(text, [(middle, "times as fast", spread)])
+    return lines
+
+
+def record(row: str, figures: list[tuple[str, str, str]]) -> None:
+    """Gives figures to `scripts/bench --record`."""
     if path := os.environ.get("FOREBAY_BENCH_ROWS"):
-        figures = [(f"{middle:,.1f}", "ms", spread), (f"{processor:,.1f}", "processor ms", ""), (f"{rate:,.0f}", "MB/s", "")]
-        figures += [(batch, "us a batch", "")] if batch else []
         with open(path, "a") as file:
-            file.writelines("\t".join(("python", f"{work}, {cache}, {name}, {memory}", *figure)) + "\n" for figure in figures)
+            file.writelines("\t".join(("python", row, *figure)) + "\n" for figure in figures)
 
 
 if __name__ == "__main__":
