@@ -303,13 +303,15 @@ fn begin<T: Send + 'static>(
 /// Inspects the opened file; on the pool's thread, because statx and sysfs may block.
 fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> Result<File> {
     let shared = engine.shared();
-    let number = std::fs::File::from(fd);
-    let device_number =
-        number.metadata().map_or(0, |metadata| std::os::unix::fs::MetadataExt::dev(&metadata));
-    let fd = OwnedFd::from(number);
-    let (device_index, device) = shared.device_of(fd.as_fd(), device_number);
-    let page_cache = page_cache(shared, &fd, device_number, open.mode);
-    let alignment = alignment(shared, &fd, (device_index, &*device), &path, open.mode)?;
+    let opened = std::fs::File::from(fd);
+    let identity = opened.metadata().map_or((0, 0), |found| {
+        use std::os::unix::fs::MetadataExt;
+        (found.dev(), found.ino())
+    });
+    let fd = OwnedFd::from(opened);
+    let (device_index, device) = shared.device_of(fd.as_fd(), identity.0);
+    let (page_cache, is_direct) = page_cache(shared, &fd, identity, open.mode);
+    let alignment = alignment(shared, &fd, is_direct, (device_index, &*device), &path, open.mode)?;
     let mut rw_flags = 0;
     if open.mode == Mode::Uncached || (open.mode == Mode::Adaptive && !alignment.direct) {
         rw_flags = dont_cache_flag(&fd);
@@ -340,19 +342,26 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> Result<Fil
     }))
 }
 
-/// Returns the page cache's side of an opened file, and gives an adaptive file `O_DIRECT`.
+/// Returns the page cache's side of an opened file, by its device and inode, and gives an adaptive file `O_DIRECT`. Returns whether
+/// the file has the flag.
 #[cfg(target_os = "linux")]
-fn page_cache(shared: &EngineShared, fd: &OwnedFd, device: u64, mode: Mode) -> Option<PageCache> {
+fn page_cache(
+    shared: &EngineShared,
+    fd: &OwnedFd,
+    identity: (u64, u64),
+    mode: Mode,
+) -> (Option<PageCache>, bool) {
     match mode {
-        Mode::Buffered => Some(adaptive::buffered(shared)),
-        Mode::Adaptive => adaptive::prepare(shared, fd, device),
-        Mode::Direct | Mode::Uncached => None,
+        Mode::Buffered => (Some(adaptive::buffered(shared)), false),
+        Mode::Adaptive => adaptive::prepare(shared, fd, identity),
+        Mode::Direct => (None, true),
+        Mode::Uncached => (None, false),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn page_cache(_: &EngineShared, _: &OwnedFd, _: u64, _: Mode) -> Option<PageCache> {
-    None
+fn page_cache(_: &EngineShared, _: &OwnedFd, _: (u64, u64), mode: Mode) -> (Option<PageCache>, bool) {
+    (None, mode == Mode::Direct)
 }
 
 /// Returns the alignment of a file; where the kernel reports none, a read finds out whether direct requests work. An adaptive file
@@ -364,15 +373,11 @@ fn page_cache(_: &EngineShared, _: &OwnedFd, _: u64, _: Mode) -> Option<PageCach
 fn alignment(
     shared: &EngineShared,
     fd: &OwnedFd,
+    direct: bool,
     (index, device): (u16, &Device),
     path: &Path,
     mode: Mode,
 ) -> Result<Alignment> {
-    let direct = match mode {
-        Mode::Direct => true,
-        Mode::Adaptive => is_direct(fd).unwrap_or(false),
-        Mode::Buffered | Mode::Uncached => false,
-    };
     let alignment = Alignment::of_fd(fd.as_fd(), direct);
     // A read of FUSE ends when a program says so, and an open does not wait for that.
     let is_known =

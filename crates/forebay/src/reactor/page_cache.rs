@@ -19,6 +19,8 @@ mod miss_record;
 #[cfg(target_os = "linux")]
 mod view;
 
+#[cfg(target_os = "linux")]
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -469,9 +471,7 @@ impl PageCache {
 #[cfg(target_os = "linux")]
 use view::read_now;
 #[cfg(target_os = "linux")]
-pub(crate) use view::{
-    Refusal, cached_pages, identity as file_identity, open as open_view, read_ahead_bytes,
-};
+pub(crate) use view::{Refusal, cached_pages, identity as file_identity, open as open_view};
 
 /// # Safety
 /// No requirement: nothing is read.
@@ -488,12 +488,21 @@ pub(crate) struct PageCaches {
     gone: PageCacheSum,
     /// Made with the first adaptive file.
     loads: Option<Arc<Loads>>,
+    /// The read-ahead of each device, as it was at its first adaptive file.
+    #[cfg(target_os = "linux")]
+    window_bytes: BTreeMap<u64, u64>,
 }
 
 impl PageCaches {
     /// Returns what decides which reads load the page cache.
     pub(crate) fn loads(&mut self) -> Arc<Loads> {
         self.loads.get_or_insert_with(|| Arc::new(Loads::new("/"))).clone()
+    }
+
+    /// Returns how far the kernel reads ahead in files of a device, by its number.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn window_bytes(&mut self, device: u64) -> u64 {
+        *self.window_bytes.entry(device).or_insert_with(|| view::read_ahead_bytes(device))
     }
 
     /// Adds a file that was opened.

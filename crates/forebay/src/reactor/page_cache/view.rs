@@ -19,11 +19,11 @@ pub(crate) struct Refusal {
     pub(crate) lacks_descriptor: bool,
 }
 
-/// Opens the file of `fd` once more, without `O_DIRECT` and to read only, and determines how its page cache can be tried. Loads by
-/// the new descriptor that follow each other are read ahead by the kernel: set to random access, a load of 4 KiB was twice as slow
-/// as a direct read, and a load of 512 KiB three times.
-pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<(OwnedFd, Tries), Refusal> {
-    let view = reopen(fd).map_err(|error| Refusal {
+/// Opens the file of `fd`, which has this device and inode, once more, without `O_DIRECT` and to read only, and determines how its
+/// page cache can be tried. Loads by the new descriptor that follow each other are read ahead by the kernel: set to random access, a
+/// load of 4 KiB was twice as slow as a direct read, and a load of 512 KiB three times.
+pub(crate) fn open(fd: BorrowedFd<'_>, file: (u64, u64)) -> Result<(OwnedFd, Tries), Refusal> {
+    let view = reopen(fd, file).map_err(|error| Refusal {
         why: format!("the file cannot be opened a second time through /proc/self/fd: {error}"),
         remedy: "mount /proc, and let the program read the file by its permissions; with too many open files: raise ulimit -n",
         lacks_descriptor: matches!(error, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE),
@@ -34,7 +34,7 @@ pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<(OwnedFd, Tries), Refusal> {
     Ok((view, tries))
 }
 
-fn reopen(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+fn reopen(fd: BorrowedFd<'_>, file: (u64, u64)) -> rustix::io::Result<OwnedFd> {
     let access = rustix::fs::fcntl_getfl(fd)? & OFlags::ACCMODE;
     if access == OFlags::WRONLY {
         // A descriptor that may not read must not read by another one.
@@ -43,19 +43,14 @@ fn reopen(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let view = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty())?;
-    let (one, two) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(&view)?);
-    if (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino) {
-        Ok(view)
-    } else {
-        Err(rustix::io::Errno::STALE)
-    }
+    let found = rustix::fs::fstat(&view)?;
+    if (found.st_dev, found.st_ino) == file { Ok(view) } else { Err(rustix::io::Errno::STALE) }
 }
 
-/// Returns a hash of a file's identity, which all descriptors of it share.
-pub(crate) fn identity(fd: BorrowedFd<'_>) -> Option<u64> {
-    let found = rustix::fs::fstat(fd).ok()?;
+/// Returns a hash of a file's device and inode, which all descriptors of it share.
+pub(crate) fn identity((device, inode): (u64, u64)) -> u64 {
     // The device's number in the bits that a file's number rarely has; multiplied, so that near numbers are spread.
-    Some((found.st_ino ^ found.st_dev.rotate_left(40)).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(29))
+    (inode ^ device.rotate_left(40)).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(29)
 }
 
 /// Returns how the page cache of an open file can be tried.
@@ -128,7 +123,7 @@ fn errno() -> i32 {
 }
 
 /// Returns how far the kernel reads ahead in files of a device, by its number.
-pub(crate) fn read_ahead_bytes(device: u64) -> u64 {
+pub(super) fn read_ahead_bytes(device: u64) -> u64 {
     let numbers = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has the queue of its disk, one level up.
     let places = [
