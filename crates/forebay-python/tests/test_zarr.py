@@ -197,8 +197,8 @@ READS = """
 
 
 def test_system_calls_of_chunks(tmp_path):
-    """All 64 chunks of an array, and of each of four shards 16 inner chunks, which lie further apart than ranges that zarr merges. A read
-    before opens the files: they stay open."""
+    """All 64 chunks of an array, and of each of four shards 16 inner chunks, which lie further apart than ranges that zarr merges.
+    A read before opens the files: they stay open."""
     local = LocalStore(tmp_path)
     for name, shape, chunks, shards in (
         ("plain", (64, 4096), (1, 4096), None),

@@ -184,8 +184,8 @@ _Asked = list[tuple[str, "int | None", "int | None", "asyncio.Future[bytes]"]]
 
 
 class Turns:
-    """Reads of the tasks of asyncio loops: reads that start in one turn of a loop are one batch. With `keeps_files` the files that were read
-    last stay open."""
+    """Reads of the tasks of asyncio loops: reads that start in one turn of a loop are one batch. With `keeps_files` the files that
+    were read last stay open."""
 
     def __init__(self, mode: str, keeps_files: bool = False) -> None:
         self._mode = mode

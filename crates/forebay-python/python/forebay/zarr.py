@@ -31,8 +31,8 @@ class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
     """A directory as a store of zarr. The chunks of a shard are one batch of reads, and so are the chunks that the tasks of a loop ask for
     in one turn of it. `read_mode` is the mode of forebay.open.
 
-    Files stay open for later reads, 256 of them or the last batch's: of one that another program removes, the space is free only when
-    they are closed, as they are by `close`, `delete`, `delete_dir` and `clear`.
+    Files stay open for later reads, 256 of them or the last batch's: of a file that another program removes, the space is free
+    only when they are closed, as they are by `close`, `delete`, `delete_dir` and `clear`.
     """
 
     def __init__(self, root: Path | str, *, read_only: bool = False, read_mode: str = "adaptive") -> None:

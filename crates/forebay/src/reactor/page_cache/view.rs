@@ -20,8 +20,8 @@ pub(crate) struct Refusal {
 }
 
 /// Opens the file of `fd`, which has this device and inode, once more, without `O_DIRECT` and to read only, and determines how its
-/// page cache can be tried. Loads by the new descriptor that follow each other are read ahead by the kernel: set to random access, a
-/// load of 4 KiB was twice as slow as a direct read, and a load of 512 KiB three times.
+/// page cache can be tried. Loads by the new descriptor that follow each other are read ahead by the kernel: set to random access,
+/// a load of 4 KiB was twice as slow as a direct read, and a load of 512 KiB three times.
 pub(crate) fn open(fd: BorrowedFd<'_>, file: (u64, u64)) -> Result<(OwnedFd, Tries), Refusal> {
     let view = reopen(fd, file).map_err(|error| Refusal {
         why: format!("the file cannot be opened a second time through /proc/self/fd: {error}"),
