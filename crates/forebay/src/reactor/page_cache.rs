@@ -502,7 +502,12 @@ impl PageCaches {
     /// Returns how far the kernel reads ahead in files of a device, by its number.
     #[cfg(target_os = "linux")]
     pub(crate) fn window_bytes(&mut self, device: u64) -> u64 {
-        *self.window_bytes.entry(device).or_insert_with(|| view::read_ahead_bytes(device))
+        if let Some(known) = self.window_bytes.get(&device) {
+            return *known;
+        }
+        let found = view::read_ahead_bytes(device);
+        // Without a descriptor the next file's open looks again.
+        found.map_or(view::WINDOW_BYTES_UNKNOWN, |bytes| *self.window_bytes.entry(device).or_insert(bytes))
     }
 
     /// Adds a file that was opened.

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use super::Tries;
 
 /// The read-ahead assumed where the system does not say.
-const WINDOW_BYTES_UNKNOWN: u64 = 8 << 20;
+pub(super) const WINDOW_BYTES_UNKNOWN: u64 = 8 << 20;
 
 /// The reason why a file cannot look into the page cache, and the remedy.
 pub(crate) struct Refusal {
@@ -123,7 +123,10 @@ fn errno() -> i32 {
 }
 
 /// Returns how far the kernel reads ahead in files of a device, by its number.
-pub(super) fn read_ahead_bytes(device: u64) -> u64 {
+///
+/// # Errors
+/// The lack of a descriptor to read with.
+pub(super) fn read_ahead_bytes(device: u64) -> std::io::Result<u64> {
     let numbers = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has the queue of its disk, one level up.
     let places = [
@@ -131,6 +134,18 @@ pub(super) fn read_ahead_bytes(device: u64) -> u64 {
         format!("/sys/dev/block/{numbers}/queue/read_ahead_kb"),
         format!("/sys/dev/block/{numbers}/../queue/read_ahead_kb"),
     ];
-    let kib = places.iter().find_map(|place| std::fs::read_to_string(place).ok()?.trim().parse::<u64>().ok());
-    kib.map_or(WINDOW_BYTES_UNKNOWN, |kib| kib.min(64 << 10) << 10)
+    for place in places {
+        match std::fs::read_to_string(place) {
+            Ok(text) => {
+                if let Ok(kib) = text.trim().parse::<u64>() {
+                    return Ok(kib.min(64 << 10) << 10);
+                }
+            }
+            Err(cause) if matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                return Err(cause);
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(WINDOW_BYTES_UNKNOWN)
 }
