@@ -234,12 +234,14 @@ impl File {
     /// # Ok(()) }
     /// ```
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Pending<()> {
-        // The kernel interprets a length of 0 as "to the end", and its offsets are signed (posix_fadvise(2)).
-        if range.start == range.end && !self.core.is_closed() {
+        // The kernel interprets a length of 0 as "to the end", and its offsets are signed (posix_fadvise(2)): behind them is no byte.
+        let end = range.end.min(i64::MAX as u64);
+        let has_bytes = !(end..=range.end).contains(&range.start);
+        if !has_bytes && !self.core.is_closed() {
             return Pending::ready(Ok(()));
         }
-        let range = range.start..range.end.min(i64::MAX as u64);
-        self.ranged("advise", range, move |file, offset, len| MetaRequest::Advise {
+        let start = if has_bytes { range.start } else { end };
+        self.ranged("advise", start..end, move |file, offset, len| MetaRequest::Advise {
             file,
             offset,
             len,

@@ -60,6 +60,10 @@ fn impossible_ranges_name_the_operation() {
         assert_eq!((error.kind(), error.operation()), (ErrorKind::InvalidInput, operation), "{error}");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     }
+    // Regression: a range behind all that a file can have "ends before it starts".
+    for range in [1 << 63..u64::MAX, i64::MAX as u64..u64::MAX, u64::MAX..u64::MAX] {
+        file.advise(range, Advice::WillNeed).wait().unwrap();
+    }
     for result in
         [file.allocate(0..1 << 63).wait(), file.truncate(u64::MAX).wait(), file.truncate(1 << 62).wait()]
     {
