@@ -266,3 +266,16 @@ fn a_disk_that_takes_little_at_a_time_gets_it_all() {
         })
         .unwrap();
 }
+
+/// Regression: at the start of a world the limit of a shard's sleep overflowed where its only timer had no end.
+#[test]
+fn a_task_sleeps_without_an_end() {
+    World::new(1)
+        .run(async |engine| {
+            let endless = engine.spawn_on_shard(0, Class::DEFAULT, || shard::sleep(Duration::MAX));
+            sim::sleep(Duration::from_millis(1)).await.expect("in a world");
+            engine.nop().await.unwrap();
+            drop(endless);
+        })
+        .unwrap();
+}

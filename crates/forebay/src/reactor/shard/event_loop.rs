@@ -252,7 +252,8 @@ impl Shard {
     #[inline(never)]
     fn sleep_limit(&self, starved: bool, wake_at_ns: Option<u64>) -> Option<Duration> {
         let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
-            Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())) + 1_000)
+            let left_ns = self.clock.ns(deadline.saturating_sub(self.clock.now()));
+            Duration::from_nanos(left_ns.saturating_add(1_000))
         });
         // Only waiting for the device's time, or for memory behind that. A return on another thread wakes the shard, but one by this
         // thread's own tasks does not, so it checks again soon.
@@ -260,7 +261,7 @@ impl Shard {
         // A capped class, or one that lets others catch up, proceeds without an event.
         wake_at_ns.map_or(limit, |at_ns| {
             let left_ns = at_ns.saturating_sub(self.clock.ns(self.clock.now()));
-            limit.into_iter().chain([Duration::from_nanos(left_ns + 1_000)]).min()
+            limit.into_iter().chain([Duration::from_nanos(left_ns.saturating_add(1_000))]).min()
         })
     }
 
