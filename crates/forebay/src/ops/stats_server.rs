@@ -20,8 +20,10 @@ use crate::reactor::engine_shared::{AtEnd, EngineShared};
 use client::Client;
 use socket::Name;
 
-/// The most clients at a time. More clients wait until one of these disconnects.
+/// The most clients at a time. More clients wait until one of these is disconnected.
 const CLIENTS_MAX: usize = 8;
+/// With so many clients: the time without an event of any after which the first one is disconnected.
+const SILENCE_MAX: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// The pause in accepting after a connection could not be accepted.
 const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -34,7 +36,8 @@ const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// at a port. It has the engine's [`Stats`](crate::Stats), `forebay_engine_info` (`version`, `driver`), `forebay_pid`,
 /// `forebay_at_seconds` (on a clock for differences only) and `forebay_degradation_info`. With `GET /metrics?files` it also has the
 /// 256 open files with the most operations; their paths change, and a database of time series would keep each for long. Other
-/// requests are refused with a sentence. Eight clients may be connected at a time; a ninth waits.
+/// requests are refused with a sentence. Eight clients may be connected at a time; a ninth waits. After two seconds in which none of the
+/// eight sends or receives, the first of them is disconnected.
 pub struct StatsServer {
     bell: Arc<Bell>,
 }
@@ -183,10 +186,16 @@ fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>
     loop {
         let mut fds = vec![PollFd::new(heard, PollFlags::IN)];
         fds.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.event())));
-        if clients.len() < CLIENTS_MAX && !refused {
+        let is_full = clients.len() == CLIENTS_MAX;
+        if !is_full && !refused {
             fds.push(PollFd::new(&listener, PollFlags::IN));
         }
-        match poll(&mut fds, refused.then_some(&REFUSED_PAUSE)) {
+        let limit = if is_full { Some(&SILENCE_MAX) } else { refused.then_some(&REFUSED_PAUSE) };
+        match poll(&mut fds, limit) {
+            Ok(0) if is_full => {
+                drop(clients.remove(0));
+                continue;
+            }
             Ok(_) => refused = false,
             Err(rustix::io::Errno::INTR) => continue,
             Err(_) => return,
