@@ -158,6 +158,11 @@ impl<S> WriterCore<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the locked state; `None` in a child of fork(2), where a thread of the parent may hold the lock forever.
+    pub(crate) fn lock_here(&self) -> Option<MutexGuard<'_, S>> {
+        (!FileInternals::of(&self.file).is_forked()).then(|| self.lock())
+    }
+
     /// Returns the locked state, or an error where the engine accepts no calls from here.
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, S>> {
         // Before the lock, which a thread of the parent may have held at the fork.

@@ -148,9 +148,9 @@ impl Collective {
         &self.core.file
     }
 
-    /// Returns the bytes that all participants gave and the requests sent to the device for them so far.
+    /// Returns the bytes that all participants gave and the requests sent to the device for them so far. Zeros in a forked child.
     pub fn stats(&self) -> WriteStats {
-        self.core.lock().stats
+        self.core.lock_here().map_or_else(WriteStats::default, |state| state.stats)
     }
 }
 

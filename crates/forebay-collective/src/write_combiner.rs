@@ -221,14 +221,14 @@ impl WriteCombiner {
     }
 
     /// Returns the bytes of I/O memory that pages occupy, 0 when nothing waits. Bytes in flight are not included, and both together
-    /// never exceed [`Options::memory_bytes_max`].
+    /// never exceed [`Options::memory_bytes_max`]. 0 in a forked child.
     pub fn held_bytes(&self) -> u64 {
-        self.core().lock().held_bytes()
+        self.core().lock_here().map_or(0, |state| state.held_bytes())
     }
 
-    /// Returns the bytes accepted and the requests sent to the device for them so far.
+    /// Returns the bytes accepted and the requests sent to the device for them so far. Zeros in a forked child.
     pub fn stats(&self) -> WriteStats {
-        self.core().lock().stats
+        self.core().lock_here().map_or_else(WriteStats::default, |state| state.stats)
     }
 
     fn core(&self) -> &CombinerCore {

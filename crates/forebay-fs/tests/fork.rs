@@ -3,32 +3,10 @@
 #![cfg(target_os = "linux")]
 
 use forebay_fs::{File, OpenOptions};
+use forebay_test::children::in_fork;
 use forebay_test::draw::bytes_of;
 use futures::executor::block_on;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// Runs `body` in a forked child and returns its exit code; a child that hangs is ended by its alarm.
-fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
-    // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the test
-    // harness's locks, and leaves by `_exit`.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: alarm(2) and _exit(2) have no pointer arguments.
-            unsafe { libc::alarm(30) };
-            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(255);
-            // SAFETY: as above.
-            unsafe { libc::_exit(code.into()) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: `status` is writable; the child is ours.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
-            libc::WEXITSTATUS(status)
-        }
-    }
-}
 
 /// Uses threads and engine of a process in all ways.
 async fn work(dir: &std::path::Path, name: &str) -> std::io::Result<()> {
@@ -51,7 +29,7 @@ fn a_forked_child_has_threads_and_an_engine_of_its_own() {
     block_on(work(dir.path(), "parent")).unwrap();
     let mut inherited = block_on(File::open(dir.path().join("parent"))).unwrap();
     for round in 0..3 {
-        let code = in_child(|| {
+        let code = in_fork(|| {
             let done = block_on(async {
                 work(dir.path(), &format!("child {round}")).await?;
                 let mut part = [0; 100];

@@ -43,6 +43,32 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
     command
 }
 
+/// Runs `body` in a forked child and returns its exit code, 255 where it panics.
+///
+/// # Panics
+/// The child hangs: its alarm ends it.
+pub fn in_fork(body: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the test
+    // harness's locks, and leaves by `_exit`.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", io::Error::last_os_error()),
+        0 => {
+            // SAFETY: alarm(2) and _exit(2) have no pointer arguments.
+            unsafe { libc::alarm(30) };
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(255);
+            // SAFETY: as above.
+            unsafe { libc::_exit(code.into()) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: `status` is writable; the child is ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
 /// Sends a signal to a process that was not waited for yet.
 ///
 /// # Errors

@@ -17,29 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use common::{bytes_of, config, dir, write_file};
 use forebay::{BlockMut, Class, Durability, Engine, Error, ErrorKind, File, IoMemory, Open};
-
-/// Runs `body` in a forked child and returns its exit code; a child that hangs is ended by its alarm.
-fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
-    // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the
-    // test harness's locks, and leaves by `_exit`.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: alarm(2) and _exit(2) have no pointer arguments.
-            unsafe { libc::alarm(30) };
-            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(255);
-            // SAFETY: as above.
-            unsafe { libc::_exit(code.into()) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: `status` is writable; the child is ours.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
-            libc::WEXITSTATUS(status)
-        }
-    }
-}
+use forebay_test::children::in_fork;
 
 fn forked<T>(result: Result<T, Error>) -> bool {
     result.is_err_and(|error| error.kind() == ErrorKind::Forked)
@@ -74,7 +52,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
 
         // Code 0: all is well; otherwise the number of the first call with another result.
         let mut taken = Some((reads, many, opening, task));
-        let code = in_child(|| {
+        let code = in_fork(|| {
             let (mut reads, mut many, opening, task) = taken.take().unwrap();
             // Started before the fork. They may have completed before it, and then the child has their result too.
             let told = |polled: Poll<bool>| matches!(polled, Poll::Ready(true));
@@ -197,7 +175,7 @@ fn a_childs_runtime_leaves_the_parents_rings_alone() {
             });
             let count = reads.len();
             let mut taken = Some(reads);
-            let code = in_child(|| {
+            let code = in_fork(|| {
                 let reads = taken.take().unwrap();
                 runtime.block_on(async {
                     // The poller is the parent's too, and sees what completes there.
@@ -246,7 +224,7 @@ fn a_child_reads_nothing_of_an_adaptive_file_and_closes_nothing() {
     };
     check(0..100);
     let mut taken = Some(file.clone());
-    let code = in_child(|| {
+    let code = in_fork(|| {
         let file = taken.take().unwrap();
         let (lone, batch) = (file.read(0..100).wait(), file.read_many(std::iter::once(0..100)).wait());
         drop(file);
@@ -286,7 +264,7 @@ fn a_child_forked_during_a_read_has_the_memory_and_the_parent_the_bytes() {
             let mut read = Box::pin(file.read_into(0, LentPages(memory)));
             let ready = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let mut taken = Some(read);
-            let code = in_child(|| {
+            let code = in_fork(|| {
                 // SAFETY: the child's copy of the parent's memory.
                 let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, LEN) };
                 let is_ours = bytes.iter().zip(&expected).all(|(byte, read)| *byte == 0xEE || byte == read);
@@ -326,7 +304,7 @@ fn a_handler_of_exit_reads_and_closes() {
     let dir = dir();
     let path = dir.path().join("a");
     write_file(&path, 4096);
-    let code = in_child(|| {
+    let code = in_fork(|| {
         let (engine, file) = OPEN.get_or_init(|| {
             let engine = Engine::start(config()).unwrap();
             let file = engine.open(&path, Open::read()).wait().unwrap();

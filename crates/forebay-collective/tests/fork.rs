@@ -1,0 +1,44 @@
+//! A separate program: it forks, and until a child has ended it holds every descriptor of the process.
+
+#![cfg(target_os = "linux")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay::{Config, Engine, ErrorKind, Open};
+use forebay_collective::{Collective, Options, WriteCombiner, WriteStats};
+use forebay_test::children::in_fork;
+
+/// Regression: what a writer has counted was read under its lock, which a thread of the parent may hold at the fork: such a child hung.
+#[test]
+fn a_forked_child_takes_no_writers_lock() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let engine = Engine::start(Config::new().shards(1)).unwrap();
+    let open = |name: &str| engine.open(dir.path().join(name), Open::create()).wait().unwrap();
+    let combiner = WriteCombiner::start(&open("combined"), Options::new());
+    let collective = Collective::start(&open("collective"), 1, Options::new()).remove(0);
+    combiner.write(5, b"some bytes").wait().unwrap();
+    let writers = Arc::new((combiner, collective, AtomicBool::new(false)));
+    let looks = {
+        let writers = writers.clone();
+        std::thread::spawn(move || {
+            while !writers.2.load(Ordering::Relaxed) {
+                let _ = (writers.0.stats(), writers.0.held_bytes(), writers.1.stats());
+            }
+        })
+    };
+    let (combiner, collective, is_over) = &*writers;
+    for _ in 0..20 {
+        let code = in_fork(|| {
+            assert_eq!((combiner.stats(), combiner.held_bytes()), (WriteStats::default(), 0));
+            assert_eq!(collective.stats(), WriteStats::default());
+            let refused = combiner.write(0, b"more").wait().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Forked);
+            0
+        });
+        assert_eq!(code, 0);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    looks.join().unwrap();
+    assert_eq!(combiner.stats().taken_bytes, 10);
+}
