@@ -143,7 +143,7 @@ class Batch:
             try:
                 with open_to_read(path, self._mode) as file:
                     self._results[number] = await file.aread(start, end - start)
-            except (OSError, MemoryError) as error:
+            except (OSError, EOFError, MemoryError) as error:
                 self._results[number] = _bare(error)
 
     async def _aread_short(self, max_gap: int | None) -> None:
@@ -171,7 +171,7 @@ class Batch:
     def _read_one(self, path: str, start: int | None, end: int | None) -> bytes | Exception:
         try:
             return read_file(path, start, end, self._mode)
-        except (OSError, MemoryError) as error:
+        except (OSError, EOFError, MemoryError) as error:
             return _bare(error)
 
 

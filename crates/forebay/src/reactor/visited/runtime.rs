@@ -173,15 +173,15 @@ impl VisitedShards {
         if made.closed {
             return Err(NoRing::Ever);
         }
+        if made.skips > 0 {
+            made.skips -= 1;
+            return Err(NoRing::Yet);
+        }
         if let Some(free) = self.iter().find(is_free) {
             return Ok(free.clone());
         }
         if made.count == self.places() {
             return Err(NoRing::Ever);
-        }
-        if made.skips > 0 {
-            made.skips -= 1;
-            return Err(NoRing::Yet);
         }
         let interface = self.interface.get().ok_or(NoRing::Ever)?;
         let (driver, descriptor) = match interface.make(engine.config.queue_depth) {
@@ -264,14 +264,18 @@ impl Group {
                     drop(rings);
                     ring.leased.store(false, Ordering::Release);
                     let none = NoRing::after(&why);
-                    if matches!(none, NoRing::Ever) {
-                        self.give_up();
-                        engine.degrade_once(
-                            "worker rings",
-                            &format!("a Tokio runtime does not watch them: {why}; its tasks' operations go through the shards"),
-                            "build the runtime with enable_io or enable_all; see Config::worker_rings",
-                        );
+                    if matches!(none, NoRing::Yet) {
+                        // The ring is free, and would be tried by each operation.
+                        engine.visited.lock().skips = SKIPS;
+                        engine.idle_files.give_way();
+                        return Err(none);
                     }
+                    self.give_up();
+                    engine.degrade_once(
+                        "worker rings",
+                        &format!("a Tokio runtime does not watch them: {why}; its tasks' operations go through the shards"),
+                        "build the runtime with enable_io or enable_all; see Config::worker_rings",
+                    );
                     return Err(none);
                 }
             }
