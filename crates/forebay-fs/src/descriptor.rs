@@ -3,7 +3,7 @@
 use std::fs::File as StdFile;
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay::{Engine, Mode, Open};
@@ -26,6 +26,8 @@ pub(crate) struct Descriptor {
     engine: Option<Engine>,
     /// The same file in the engine, with a second descriptor; `None` inside where the system's calls serve it better.
     engine_file: OnceLock<Option<forebay::File>>,
+    /// The process that opens that file, or has opened it; 0 before.
+    opener: AtomicU32,
     /// Its bytes lie at offsets: a dropped or repeated read consumes nothing. Known once a thread has checked: fstat(2) may wait
     /// for a server.
     has_offsets: OnceLock<bool>,
@@ -42,6 +44,7 @@ impl Descriptor {
             mode,
             engine,
             engine_file: OnceLock::new(),
+            opener: AtomicU32::new(0),
             has_offsets: OnceLock::new(),
             // Reads of the engine try the page cache themselves, or bypass it.
             refuses_tries: AtomicBool::new(mode != Mode::Buffered),
@@ -56,6 +59,7 @@ impl Descriptor {
             mode: self.mode,
             engine: self.engine.clone(),
             engine_file: OnceLock::new(),
+            opener: AtomicU32::new(0),
             has_offsets: self.has_offsets.clone(),
             refuses_tries: AtomicBool::new(self.refuses_tries.load(Ordering::Relaxed)),
             cursor: self.cursor.clone(),
@@ -75,6 +79,15 @@ impl Descriptor {
     /// Returns the file in the engine, which the first call opens; may block. Without one (no engine, no descriptor left) the
     /// system's calls serve it.
     pub(crate) fn engine_file(&self) -> Option<&forebay::File> {
+        if let Some(known) = self.engine_file.get() {
+            return known.as_ref();
+        }
+        let process = std::process::id();
+        let opener = self.opener.compare_exchange(0, process, Ordering::AcqRel, Ordering::Acquire);
+        // A child that was forked during the open would wait for a thread of its parent.
+        if opener.is_err_and(|opener| opener != process) {
+            return None;
+        }
         self.engine_file.get_or_init(|| self.open_in_engine().ok().flatten()).as_ref()
     }
 

@@ -2,6 +2,10 @@
 
 #![cfg(target_os = "linux")]
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
 use forebay_fs::{File, OpenOptions};
 use forebay_test::children::in_fork;
 use forebay_test::draw::bytes_of;
@@ -41,5 +45,29 @@ fn a_forked_child_has_threads_and_an_engine_of_its_own() {
         });
         assert_eq!(code, 0);
         block_on(work(dir.path(), "parent")).unwrap();
+    }
+}
+
+/// Regression: a child that was forked while a thread of its parent opened the file in the engine waited for that thread.
+#[test]
+fn a_child_that_is_forked_during_an_open_reads() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    block_on(work(dir.path(), "parent")).unwrap();
+    let path = dir.path().join("long");
+    // More than is tried in the page cache.
+    let expected = bytes_of(0..2 << 20);
+    std::fs::write(&path, &expected).unwrap();
+    for _ in 0..8 {
+        let file = block_on(File::open(&path)).unwrap();
+        let mut part = vec![0; expected.len()];
+        let mut read = pin!(file.read_exact_at(&mut part, 0));
+        // The open in the engine is under way, or over.
+        let _ = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let code = in_fork(|| {
+            let mut part = vec![0; expected.len()];
+            let read = block_on(file.read_exact_at(&mut part, 0));
+            u8::from(read.is_err() || part != expected)
+        });
+        assert_eq!(code, 0);
     }
 }
