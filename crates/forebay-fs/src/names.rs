@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::Engine;
 
+use crate::accept;
 use crate::engines;
 use crate::simulated::{self, unsupported};
 use crate::threads;
@@ -38,6 +39,16 @@ async fn call_here<T: Send + 'static>(
     }
 }
 
+/// Counts a call that writes for the end of the runtime, which waits for it.
+fn accepted<T>(call: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let accepted = accept::accept();
+    move || {
+        let result = call();
+        drop(accepted);
+        result
+    }
+}
+
 /// Returns the path from the root, without symbolic links and dots.
 ///
 /// # Errors
@@ -55,8 +66,10 @@ pub async fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 /// Those of [`std::fs::copy`].
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64, std::io::Error> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
-    let (own_from, own_to) = (from.clone(), to.clone());
-    call(move || std::fs::copy(from, to), move |engine| simulated::copy(engine, own_from, own_to)).await
+    match engines::world()? {
+        None => threads::run(accepted(move || std::fs::copy(from, to))).await?,
+        Some(engine) => engines::in_world(engine, move |engine| simulated::copy(engine, from, to)).await,
+    }
 }
 
 /// Makes a directory.
@@ -237,7 +250,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
 }
 
 /// Makes a file of these contents, or replaces the contents of an existing file. It continues when the future is dropped after its
-/// first poll.
+/// first poll, and the end of the runtime waits for it.
 ///
 /// # Errors
 /// Those of [`std::fs::write`].
@@ -259,7 +272,7 @@ pub async fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Re
         lender.as_ref().to_vec()
     };
     match engines::world()? {
-        None => threads::run(move || std::fs::write(path, contents)).await?,
+        None => threads::run(accepted(move || std::fs::write(path, contents))).await?,
         Some(engine) => {
             engines::in_world(engine, move |engine| simulated::write(engine, path, contents)).await
         }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::SeekFrom;
 use std::path::Path;
+use std::pin::pin;
 use std::process::Command;
 use std::task::{Context, Poll, Waker};
 
@@ -57,6 +58,27 @@ fn accepted_bytes_are_in_the_file_when_the_runtime_has_ended() {
             assert!(std::fs::read(&path).unwrap() == bytes(1 << 20), "{name}, {drops_first}");
             drop(file);
         }
+    }
+}
+
+/// Regression: a write or copy of a whole file was not waited for once its future was dropped.
+#[test]
+fn whole_files_are_written_when_the_runtime_has_ended() {
+    let content = bytes(8 << 20);
+    for (name, runtime) in runtimes() {
+        let dir = dir();
+        let (path, copy) = (dir.path().join("file"), dir.path().join("copy"));
+        std::fs::write(&path, &content).unwrap();
+        let written = dir.path().join("written");
+        runtime.block_on(async {
+            let mut context = Context::from_waker(Waker::noop());
+            // A first poll begins them; it may find their ends.
+            let _ = pin!(forebay_fs::write(&written, &content)).poll(&mut context);
+            let _ = pin!(forebay_fs::copy(&path, &copy)).poll(&mut context);
+        });
+        drop(runtime);
+        assert!(std::fs::read(&written).unwrap() == content, "{name}");
+        assert!(std::fs::read(&copy).unwrap() == content, "{name}");
     }
 }
 
