@@ -106,7 +106,7 @@ impl OpenOptions {
     }
 
     /// Sets whether bytes bypass the page cache. Reads may start and end anywhere; writes are whole blocks of the device, at
-    /// multiples of its blocks. The open fails where the file system has no direct I/O.
+    /// multiples of its blocks. The open fails where the file system has no direct I/O, and with [`append`](OpenOptions::append).
     pub fn direct(&mut self, direct: bool) -> &mut OpenOptions {
         self.mode = if direct { Mode::Direct } else { Mode::Buffered };
         self
@@ -144,6 +144,7 @@ impl OpenOptions {
         if self.mode == Mode::Direct {
             let flags = self.custom_flags | OFlags::DIRECT.bits().cast_signed();
             let std = self.inner.clone().custom_flags(flags).open(path)?;
+            refuse_append(fcntl_getfl(&std)?.contains(OFlags::APPEND))?;
             return Ok(Descriptor::new(std, Mode::Direct, scope));
         }
         let std = self.inner.open(path)?;
@@ -155,6 +156,7 @@ impl OpenOptions {
         let options =
             self.simulated.ok_or_else(|| unsupported("open by options of the standard library's"))?;
         let open = options.open()?.mode(self.mode);
+        refuse_append(options.append && self.mode == Mode::Direct)?;
         let reads_alone = !options.write && !options.append;
         let calls = move |engine| simulated::open(engine, path, open, reads_alone);
         let object = engines::in_world(engine.clone(), calls).await?;
@@ -168,6 +170,16 @@ impl OpenOptions {
         }
         self
     }
+}
+
+/// The end of a file is rarely at a multiple of the blocks, and the memory of appended bytes is not aligned.
+fn refuse_append(appends: bool) -> io::Result<()> {
+    if !appends {
+        return Ok(());
+    }
+    let text =
+        "direct I/O cannot append: open the file without append and write at its end, or open it as adaptive";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
 /// Gives an open file direct I/O, if its bytes lie at offsets, its writes are at these, and its file system supports it. An open

@@ -141,3 +141,17 @@ async fn direct_files_take_whole_blocks() {
         assert!(found == expected, "{way}");
     }
 }
+
+/// Regression: such a file opened, and each write to it failed with EINVAL.
+#[tokio::test]
+async fn direct_files_do_not_append() {
+    let dir = dir();
+    let path = dir.path().join("file");
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).direct(true);
+    assert_eq!(options.open(&path).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    let mut file = options.adaptive(true).open(&path).await.unwrap();
+    file.write_all(&bytes(100)).await.unwrap();
+    file.flush().await.unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes(100));
+}

@@ -134,6 +134,9 @@ fn files_have_cursors_clones_and_ranges() {
         log.flush().await?;
         assert_eq!(fs::metadata("/disk/file").await?.len(), 123);
         log.read(&mut part).await.unwrap_err();
+        let mut direct = fs::File::options();
+        let refused = direct.append(true).direct(true).open("/disk/file").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
 
         let mut read = fs::File::open("/disk/file").await?;
         read.write_all(b"refused").await?;
