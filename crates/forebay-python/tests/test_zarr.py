@@ -249,7 +249,9 @@ async def test_files_that_stay_open_are_those_of_their_names(tmp_path, eventuall
             assert value.to_bytes() == expected
 
     for content in (b"a file", b"another file in its place", b"a third"):
-        await store.set("key", cpu.Buffer.from_bytes(content))
+        # As another program replaces it.
+        (tmp_path / "new").write_bytes(content)
+        os.replace(tmp_path / "new", path)
         await check(content)
     path.write_bytes(b"the same file, written again")
     await check(b"the same file, written again")
@@ -259,6 +261,17 @@ async def test_files_that_stay_open_are_those_of_their_names(tmp_path, eventuall
     path.mkdir()
     assert await store.get("key", prototype) is None and store.get_sync("key") is None
     await store.delete_dir("key")
+    eventually(lambda: not open_below(tmp_path))
+    # A value that was replaced or removed by the store itself keeps no space.
+    await store.set("key", cpu.Buffer.from_bytes(b"one"))
+    await check(b"one")
+    await store.set("key", cpu.Buffer.from_bytes(b"another"))
+    eventually(lambda: not open_below(tmp_path))
+    await check(b"another")
+    store.set_sync("key", cpu.Buffer.from_bytes(b"a third"))
+    eventually(lambda: not open_below(tmp_path))
+    await check(b"a third")
+    store.delete_sync("key")
     eventually(lambda: not open_below(tmp_path))
 
 

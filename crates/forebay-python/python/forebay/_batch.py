@@ -75,6 +75,10 @@ class FileSet:
             known = self._known[path] = (number, found.st_dev, found.st_ino)
         return known[0], size
 
+    def has(self, path: str) -> bool:
+        """Returns whether it has a file to which a path led."""
+        return path in self._known
+
     def is_over(self) -> bool:
         """Returns whether it has enough files, or one that another file has replaced."""
         return self._is_stale or len(self._known) >= _SET_FILES
@@ -206,6 +210,11 @@ class Turns:
     def close_files(self) -> None:
         """Closes the files that stayed open."""
         self._files = None
+
+    def forget(self, path: str) -> None:
+        """Closes them if one is that of a path: it was replaced or removed, and would keep its space."""
+        if self._files is not None and self._files.has(path):
+            self._files = None
 
     async def read(self, path: str, start: int | None, end: int | None) -> bytes:
         """Reads a file, or a part of it; negative bounds count from its end."""

@@ -31,8 +31,8 @@ class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
     """A directory as a store of zarr. The chunks of a shard are one batch of reads, and so are the chunks that the tasks of a loop ask for
     in one turn of it. `read_mode` is the mode of forebay.open.
 
-    Files stay open for later reads, 256 of them or the last batch's: of a file that another program removes, the space is free
-    only when they are closed, as they are by `close`, `delete`, `delete_dir` and `clear`.
+    Files stay open for later reads, 256 of them or the last batch's: of a file that another program removes or replaces, the space
+    is free only when they are closed, as they are by `close` and by removals and replacements of this store's.
     """
 
     def __init__(self, root: Path | str, *, read_only: bool = False, read_mode: str = "adaptive") -> None:
@@ -52,9 +52,24 @@ class ForebayStore(LocalStore):  # type: ignore[misc, unused-ignore]
         super().close()
         self._turns.close_files()
 
+    async def set(self, key: str, value: Buffer) -> None:
+        """Stores a value."""
+        await super().set(key, value)
+        self._turns.forget(self._path(key))
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """Stores a value for a thread that waits."""
+        super().set_sync(key, value)
+        self._turns.forget(self._path(key))
+
     async def delete(self, key: str) -> None:
         """Removes a value."""
         await super().delete(key)
+        self._turns.close_files()
+
+    def delete_sync(self, key: str) -> None:
+        """Removes a value for a thread that waits."""
+        super().delete_sync(key)
         self._turns.close_files()
 
     async def delete_dir(self, prefix: str) -> None:
