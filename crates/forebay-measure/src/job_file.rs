@@ -334,22 +334,25 @@ pub(crate) fn parse(
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Vec<Vec<FileJob>>, String> {
     let (mut global, mut sections) = (Settings::default(), Vec::<(String, Settings)>::new());
-    let mut section: Option<String> = None;
+    // Whether the section is a global one.
+    let mut section = None;
     for (place, line) in lines(text, folder, "", 0)? {
         if let Some(name) = line.strip_prefix('[') {
             let name =
                 name.strip_suffix(']').ok_or_else(|| format!("{place}: the section {line} has no end"))?;
-            if name != "global" {
+            // As fio has it, `[global defaults]` is one of these, too.
+            let is_global = name.starts_with("global");
+            if !is_global {
                 sections.push((name.to_owned(), global.clone()));
             }
-            section = Some(name.to_owned());
+            section = Some(is_global);
             continue;
         }
         let (name, value) =
             line.split_once('=').map_or((line.as_str(), ""), |(name, value)| (name.trim(), value.trim()));
-        let settings = match (section.as_deref(), sections.last_mut()) {
-            (Some("global"), _) => &mut global,
-            (Some(_), Some((_, settings))) => settings,
+        let settings = match (section, sections.last_mut()) {
+            (Some(true), _) => &mut global,
+            (Some(false), Some((_, settings))) => settings,
             _ => {
                 return Err(format!(
                     "{place}: {name:?} is before any section such as [job]: is it a job file of fio?"

@@ -40,6 +40,15 @@ fn a_job_has_the_options_of_the_global_sections_before_it() {
     assert_eq!((d.is_random(), d.reads_percent, d.is_direct), (true, 70, false));
 }
 
+/// Regression: a section that fio takes for a global one, by the first letters of its name, was run as a job, and its options were
+/// those of no other job.
+#[test]
+fn a_global_section_may_have_a_longer_name() {
+    let job = one("[global defaults]\nbs=8k\nsize=1m\n[a]\nrw=randread\n[global-end]\nbs=16k\n");
+    assert_eq!((job.name.as_str(), job.block_bytes_max(), job.size_bytes), ("a", 8192, Some(1 << 20)));
+    assert!(parse("[globals]\nbs=8k\n").expect_err("no job").contains("no section"));
+}
+
 /// etcd's check of a disk.
 #[test]
 fn the_check_of_etcd_is_run() {
