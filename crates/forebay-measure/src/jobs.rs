@@ -300,7 +300,11 @@ fn paths_of(directory: &Path, job: &FileJob) -> impl Iterator<Item = PathBuf> {
 
 /// Returns a file that exists. It is only read.
 fn existing(path: &Path, own: &FileUse) -> anyhow::Result<Option<Subject>> {
-    let Ok(found) = fs::metadata(path) else { return Ok(None) };
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::missing(path, &error).into()),
+    };
     let (name, kind) = (path.display(), found.file_type());
     let refused = |why: String| Failure::Path(format!("[{}] {name} {why}", own.job));
     if own.is_written {
@@ -675,7 +679,7 @@ mod tests {
 
     #[test]
     fn existing_files_are_only_read() {
-        let (_cleanup, temp) = super::super::lanes::test_file(3, 64 << 10);
+        let (cleanup, temp) = super::super::lanes::test_file(3, 64 << 10);
         let name = temp.path().display();
         let outcomes = run(&format!("[a]\nfilename={name}\nrw=read\n"), 60.0).expect("it may be read");
         assert_eq!(outcomes[0].bytes, 64 << 10);
@@ -690,6 +694,13 @@ mod tests {
         assert!(error.to_string().contains("nor does its directory"), "{error}");
         let error = run("[a]\nrw=write\n", 60.0).expect_err("no size");
         assert!(error.to_string().contains("no size"), "{error}");
+        // Regression: a name that leads nowhere counted as one that does not exist, and another file was measured.
+        let folder = cleanup.temp_directory(&std::env::temp_dir(), "link").expect("writable");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&link, &link).expect("it is ours");
+        let error = run(&format!("[a]\nfilename={}\nsize=64k\nrw=read\n", link.display()), 60.0)
+            .expect_err("it leads to itself");
+        assert!(error.to_string().contains("cannot be used"), "{error}");
     }
 
     #[test]
