@@ -64,11 +64,13 @@ pub fn of_others(texts: &[(String, String)]) -> Result<Option<Report>, Failure> 
 /// What is wrong with the text, to follow its name.
 fn foreign(text: &str) -> Result<Option<Foreign>, String> {
     // Editors add a byte order mark, and fio writes what it divides by zero as no JSON has it.
-    let text = ["-nan", "nan", "-inf", "inf"]
-        .iter()
-        .fold(text.trim_start_matches('\u{feff}').to_owned(), |text, word| {
-            text.replace(&format!(" : {word}"), " : null")
-        });
+    let text = ["-nan", "nan", "-inf", "inf"].iter().fold(
+        text.trim_start_matches('\u{feff}').to_owned(),
+        |text, word| {
+            // Behind a name of JSON: a text of IOR has values such as `info.dat`.
+            text.replace(&format!("\" : {word}"), "\" : null")
+        },
+    );
     let text = text.as_str();
     // fio and launchers print their warnings before the JSON.
     let lines = text.split_inclusive('\n');
@@ -105,7 +107,9 @@ fn foreign(text: &str) -> Result<Option<Foreign>, String> {
 
 /// Joins experiments with the same name, parameters and method: their samples are repeats of one row.
 fn merge(found: Vec<Experiment>) -> Vec<Experiment> {
-    let key = |one: &Experiment| (one.name.clone(), one.parameters.clone(), one.method.clone());
+    fn key(one: &Experiment) -> (&str, &BTreeMap<String, Value>, &str) {
+        (&one.name, &one.parameters, &one.method)
+    }
     let works = together(found, |one, other| key(one) == key(other));
     let merged = works.into_iter().map(|runs| {
         let mut merged = runs[0].clone();
@@ -313,7 +317,9 @@ fn fio_times(kind: &str, times: &str, parts: &[&Value]) -> Vec<(&'static str, Op
     };
     let sums = parts.iter().map(|job| {
         let count = known(&job[kind][&nanoseconds], "N").or_else(|| known(&job[kind], "total_ios"))?;
-        Some((of(job, &|times| known(times, "mean"))? * count, count))
+        // Where no times were taken, versions that do not count these have a mean of 0.
+        let mean = of(job, &|times| known(times, "mean")).filter(|mean| *mean > 0.0 || count == 0.0)?;
+        Some((mean * count, count))
     });
     let sums = sums.collect::<Option<Vec<(f64, f64)>>>().unwrap_or_default();
     let (sum, count) = sums.iter().fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1));

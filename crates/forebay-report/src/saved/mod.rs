@@ -24,6 +24,8 @@ const READABLE: &str =
 /// A sentence that names the file and its fault.
 pub fn parse(name: &str, text: &str) -> Result<Report, Failure> {
     let wrong = |what: String| Failure::Usage(format!("{name} {what}"));
+    // Editors add a byte order mark.
+    let text = text.trim_start_matches('\u{feff}');
     let fault = |error| unread_text(text).unwrap_or_else(|| not_json(&error));
     let value: Value = serde_json::from_str(text).map_err(|error| wrong(fault(error)))?;
     let (Some(schema), Some(program)) = (value.get("schema"), value.get("forebay").and_then(Value::as_str))
@@ -209,6 +211,7 @@ mod tests {
     fn a_file_that_is_no_result_is_identified() {
         let whole = Report::new(Environment::default(), Vec::new()).to_json().expect("finite");
         assert!(parse("a.json", &whole).is_ok());
+        assert!(parse("a.json", &format!("\u{feff}{whole}")).is_ok(), "an editor's mark");
         let other = whole.replace("\"schema\": 2", "\"schema\": 7");
         let wrong = |text: &str| parse("a.json", text).expect_err("refused").to_string();
         assert!(wrong(&other).contains("version 7 of the schema"), "{}", wrong(&other));

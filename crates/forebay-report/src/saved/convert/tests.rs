@@ -185,6 +185,18 @@ fn syncs_hosts_and_marks_of_fio_are_read() {
     assert_eq!((row.metrics.get(metric::IOPS), row.metrics.get(metric::P50_US)), (Some(6510.0), Some(145.0)));
 }
 
+/// Regression: fio without times of operations (disable_clat) had a mean of 0 us, in versions that do not count the times.
+#[test]
+fn times_that_fio_did_not_take_are_no_figures() {
+    let job = |mean: &str| {
+        let text = r#"{"fio version": "fio-3.1", "jobs": [{"jobname": "r",
+            "read": {"total_ios": 10, "iops": 5.0, "runtime": 2000, "clat_ns": {"mean": MEAN}}}]}"#;
+        samples(&convert(&[&text.replace("MEAN", mean)]).experiments[0], "read", metric::MEAN_US)
+    };
+    assert_eq!(job("0.000000"), [0.0; 0]);
+    assert_eq!(job("5000.0"), [5.0]);
+}
+
 #[test]
 fn jobs_of_the_same_name_one_after_the_other_are_repeats() {
     let job = |group: u32, options: &str| {
@@ -239,6 +251,15 @@ fn text_and_json_of_ior_have_the_same_rows_in_each_version() {
             }
         }
     }
+}
+
+/// Regression: `info.dat` became `nullo.dat`, as fio's `inf` becomes `null`, and no longer was the work of an earlier result.
+#[test]
+fn a_name_of_ior_may_begin_as_a_number_that_is_none() {
+    let text = fixture("ior-4.0.0.out");
+    let line = text.lines().find(|line| line.starts_with("test filename")).expect("a setting");
+    let named = text.replace(line, "test filename       : info.dat");
+    assert_eq!(convert(&[&named]).experiments[0].parameters["test filename"], "info.dat");
 }
 
 #[test]
