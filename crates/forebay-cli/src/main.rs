@@ -120,7 +120,14 @@ fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<Exit
         CommonArgs { quick, quiet, verbose: false, seed: None, overwrite: false, destroy_data: false };
     let context = prepare(&args.path, &common, cleanup)?;
     let calibration = measure::calibrate::run(&args.options, &context)?;
-    out.write(&calibration.to_toml(), cleanup)?;
+    let text = calibration.to_toml();
+    if let Err(error) = out.write(&text, cleanup) {
+        // A place that became full costs no figures.
+        if !out.is_stdout() {
+            print_raw(&text)?;
+        }
+        return Err(error.into());
+    }
     if !out.is_stdout() {
         print(&measure::calibrate::render(&calibration, &args.out))?;
     }

@@ -52,7 +52,7 @@ impl JsonArgs {
         if mark.is_none() && path.symlink_metadata().is_ok() {
             return Err(Failure::Path(format!("{} exists: name a new file or remove it", path.display())));
         }
-        let destination = Destination::new(path, mark.unwrap_or_default())?;
+        let destination = Destination::named(path, mark.unwrap_or_default())?;
         File::create(path).map(Some).map_err(|error| destination.failed(&error))
     }
 }
@@ -178,11 +178,21 @@ pub(crate) struct Destination {
 
 impl Destination {
     /// Returns the destination `path`, which is `-` (standard output), a new file, or one with `mark`, which
-    /// this program wrote.
+    /// this program wrote. The directory takes new files: that is tried.
     ///
     /// # Errors
-    /// [`Failure::Path`] when the directory is missing or the file is not from this program.
+    /// [`Failure::Path`] when the directory is missing or takes none, or the file is not from this program.
     pub(crate) fn new(path: &Path, mark: &str) -> Result<Self, Failure> {
+        let destination = Self::named(path, mark)?;
+        if !destination.is_stdout() {
+            let tried = Cleanup::default().temp_file(destination.directory(), "result");
+            tried.map_err(|error| destination.failed(&error))?;
+        }
+        Ok(destination)
+    }
+
+    /// Returns the same without an attempt.
+    fn named(path: &Path, mark: &str) -> Result<Self, Failure> {
         let destination = Self { path: path.to_owned() };
         let (name, directory) = (path.display(), destination.directory());
         let fault = if destination.is_stdout() {
@@ -314,9 +324,12 @@ mod tests {
         }
     }
 
+    /// Regression: a directory that takes no files was noticed after the measurement.
     #[test]
-    fn a_missing_directory_fails_before_measuring() {
+    fn a_missing_directory_or_one_that_takes_nothing_fails_before_measuring() {
         let path = std::env::temp_dir().join("forebay-no-such-directory/page.html");
         assert!(Destination::new(&path, PAGE_MARK).is_err());
+        let error = Destination::new(Path::new("/proc/page.html"), PAGE_MARK).expect_err("it takes no files");
+        assert!(error.to_string().contains("/proc/page.html cannot be written"), "{error}");
     }
 }

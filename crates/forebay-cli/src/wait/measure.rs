@@ -100,14 +100,19 @@ pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     let document = Document::new(report);
     // Signals do not end the program here, so no other code has to undo anything.
     let cleanup = Cleanup::default();
-    if let Some(page) = &page {
-        page.write(&html::of(&document, args.limit)?, &cleanup)?;
-    }
+    // A destination that became full, or disappeared, costs none of the others.
+    let page_written = match &page {
+        Some(page) => page.write(&html::of(&document, args.limit)?, &cleanup),
+        None => Ok(()),
+    };
     let page_is_shown = page.is_some_and(|page| page.is_stdout());
-    if json.write(|| document.to_json(), &cleanup)? && !page_is_shown {
+    let json_written = json.write(|| document.to_json(), &cleanup);
+    if *json_written.as_ref().unwrap_or(&true) && !page_is_shown {
         // The command uses standard output, so the report does not.
         stderr_text(&text::render(&document.report, args.limit));
     }
+    page_written?;
+    json_written?;
     Ok(ExitCode::from(code))
 }
 

@@ -45,6 +45,24 @@ mod with {
         assert_eq!(killed.code, Some(137), "{}", killed.err);
     }
 
+    /// Regression: a page that could not be written at the end, such as on a disk that the command had filled, took the JSON and
+    /// the text with it.
+    #[test]
+    fn a_page_that_cannot_be_written_costs_neither_json_nor_text() {
+        let directory = Directory::new("wait-lost");
+        let (gone, json) = (directory.path().join("gone"), directory.path().join("wait.json"));
+        fs::create_dir(&gone).expect("it is writable");
+        let (page, to_file) = (gone.join("page.html"), format!("--json={}", json.display()));
+        let [gone, page] = [&gone, &page].map(|path| path.to_str().expect("a readable name"));
+        let outcome = run(&["wait", &to_file, "--html", page, "--", "rmdir", gone]);
+        if refused(&outcome) {
+            return;
+        }
+        assert_eq!(outcome.code, Some(3), "{}", outcome.err);
+        assert!(outcome.err.contains("full wait") && outcome.err.contains("page.html"), "{}", outcome.err);
+        assert!(json.is_file());
+    }
+
     #[test]
     fn a_command_that_is_missing_or_no_program_has_the_codes_of_a_shell() {
         let missing = run(&["wait", "--", "forebay-no-such-program"]);
