@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::cleanup::{Cleanup, Guard};
+use crate::cleanup::{Cleanup, Guard, has_exited};
 use crate::sampler;
 
 /// A cgroup above this process: a directory in which other cgroups may be possible.
@@ -212,7 +212,7 @@ pub(super) fn sweep(parent: &Parent) {
     let Ok(entries) = fs::read_dir(&parent.directory) else { return };
     for entry in entries.flatten() {
         if let Some(pid) = owner(&entry.file_name().to_string_lossy())
-            && !Path::new("/proc").join(pid.to_string()).exists()
+            && has_exited(pid)
         {
             // rmdir refuses a group in which a process still lives, so nothing in use can be lost.
             let _ = fs::remove_dir(entry.path());

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -205,8 +207,13 @@ pub fn leftovers(directory: &Path) -> Option<String> {
 /// Returns whether a name is that of a temp file or directory of a process that has exited.
 fn is_left(name: &str) -> bool {
     let own = name.strip_prefix(".forebay-").and_then(|name| name.strip_suffix(".tmp"));
-    let pid = own.and_then(|own| own.rsplit('-').nth(1)).filter(|pid| pid.parse::<u64>().is_ok());
-    pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+    own.and_then(|own| own.rsplit('-').nth(1)?.parse::<u32>().ok()).is_some_and(has_exited)
+}
+
+/// Returns whether no process has this number. /proc does not tell it: it may hide the processes of other users (`hidepid`).
+pub(crate) fn has_exited(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 /// Runs its action when dropped, unless a signal already ran it.
@@ -321,6 +328,14 @@ mod tests {
         drop((file, directory));
         assert!(file_path.exists() && directory_path.join("file").exists());
         assert_eq!(std::fs::read_dir(&moved).expect("it is ours").count(), 0);
+    }
+
+    /// Regression: under `hidepid` the live run of another user was called killed, and its files were to be removed.
+    #[test]
+    fn a_process_of_anybody_is_seen_until_it_exits() {
+        assert!(!has_exited(std::process::id()) && !has_exited(1));
+        // Above the largest number that the kernel gives.
+        assert!(has_exited(4_194_305) && has_exited(u32::MAX));
     }
 
     #[test]
