@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use forebay::device::{Device, DeviceKind, WriteCache};
 use io_uring::{IoUring, cqueue, squeue};
 
-use super::{degraded, drive, ok, remedy_of_limit};
+use super::{MOUNT_SYSFS, degraded, drive, is_sysfs, ok, remedy_of_limit};
 use forebay_report::check::Check;
 use forebay_report::environment::{DeviceInfo, LayerInfo};
 use forebay_report::units::bytes;
@@ -71,11 +71,7 @@ fn kind(kind: DeviceKind) -> &'static str {
 
 /// Derives the findings about the devices. Requests enter the queue of the topmost device.
 pub(super) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<(&'static str, Check)> {
-    let Some(top) = top else {
-        let why =
-            "no block device of this machine is under this path (a network, memory or layered file system)";
-        return vec![("chain", degraded(why, "name a path on a local disk"))];
-    };
+    let Some(top) = top else { return vec![("chain", without_device(Path::new("/sys")))] };
     let name = &top.name;
     // The queue's folder in /sys belongs to the disk, not to its partition.
     let disk = layers.iter().find(|layer| layer.kind != "partition").map_or("", |layer| layer.name.as_str());
@@ -133,6 +129,15 @@ pub(super) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<(&'
         ),
     ]);
     findings
+}
+
+/// Returns the finding where no device was found.
+fn without_device(sysfs: &Path) -> Check {
+    if !is_sysfs(sysfs) {
+        return degraded("the devices under this path are not known: /sys is not mounted", MOUNT_SYSFS);
+    }
+    let why = "no block device of this machine is under this path (a network, memory or layered file system)";
+    degraded(why, "name a path on a local disk")
 }
 
 /// Judges the chain: a loop device without direct I/O has its file in the page cache.
@@ -266,6 +271,18 @@ mod tests {
         let checks = examine(&[], None);
         assert_eq!(checks.len(), 1);
         assert_eq!(checks[0].1.verdict, Verdict::Degraded);
+    }
+
+    /// Regression: without /sys, a path on ext4 had no block device of this machine below it.
+    #[test]
+    fn devices_that_sysfs_does_not_show_are_not_known() {
+        let cleanup = crate::cleanup::Cleanup::default();
+        let sysfs = cleanup.temp_directory(&std::env::temp_dir(), "sysfs").expect("writable");
+        let unknown = without_device(sysfs.path()).why;
+        assert!(unknown.contains("not known"), "{unknown}");
+        std::fs::create_dir(sysfs.path().join("kernel")).expect("ours");
+        let none = without_device(sysfs.path()).why;
+        assert!(none.starts_with("no block device"), "{none}");
     }
 
     #[test]

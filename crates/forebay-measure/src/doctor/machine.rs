@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use io_uring::IoUring;
 use rustix::process::{Resource, getrlimit};
 
-use super::{MORE_LOCKED_MEMORY, degraded, ok, probe_uring, remedy_of_limit};
+use super::{MORE_LOCKED_MEMORY, MOUNT_SYSFS, degraded, is_sysfs, ok, probe_uring, remedy_of_limit};
 use crate::cgroup::MemoryLimit;
 use crate::system_counters::value;
 use forebay_report::check::Check;
@@ -31,7 +31,7 @@ pub(super) fn environment(limit: Option<&MemoryLimit>) -> Environment {
         distribution: distribution(&read("/etc/os-release")),
         cpu_model: field(&cpus, "model name").map(str::to_owned),
         cpus_allowed: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
-        cpus_online: count(read("/sys/devices/system/cpu/online").trim()).unwrap_or(1),
+        cpus_online: count(read("/sys/devices/system/cpu/online").trim()).unwrap_or(0),
         virtual_machine: field(&cpus, "flags")
             .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
         memory_total_bytes: value(&memory, "MemTotal:").unwrap_or(0),
@@ -85,7 +85,7 @@ fn count(list: &str) -> Option<u64> {
 pub(super) fn examine(limit: Option<&MemoryLimit>, machine: &Environment) -> [(&'static str, Check); 4] {
     [
         ("memlock", memlock(limit)),
-        ("hugepages", hugepages()),
+        ("hugepages", hugepages(Path::new("/sys"))),
         ("memory_limit", cgroup(limit)),
         ("processors", processors(machine.cpus_allowed, machine.cpus_online)),
     ]
@@ -123,9 +123,12 @@ fn memlock(limit: Option<&MemoryLimit>) -> Check {
     degraded(format!("no memory can be registered{cause}; the limit is {rlimit}"), MORE_LOCKED_MEMORY)
 }
 
-fn hugepages() -> Check {
-    const FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-    let Ok(text) = fs::read_to_string(FILE) else {
+fn hugepages(sysfs: &Path) -> Check {
+    let file = sysfs.join("kernel/mm/transparent_hugepage/enabled");
+    let Ok(text) = fs::read_to_string(&file) else {
+        if !is_sysfs(sysfs) {
+            return degraded("transparent huge pages are not known: /sys is not mounted", MOUNT_SYSFS);
+        }
         return degraded(
             "this kernel has no transparent huge pages: large scans run at half their rate and less",
             "use a kernel built with CONFIG_TRANSPARENT_HUGEPAGE",
@@ -140,7 +143,7 @@ fn hugepages() -> Check {
                 "transparent huge pages are set to {}: large scans run at half their rate and less",
                 mode.unwrap_or("something unknown")
             ),
-            format!("echo madvise > {FILE}"),
+            format!("echo madvise > {}", file.display()),
         ),
     }
 }
@@ -167,7 +170,8 @@ fn cgroup(limit: Option<&MemoryLimit>) -> Check {
 fn processors(allowed: u64, online: u64) -> Check {
     let shards = if allowed <= 4 { 1 } else { allowed.div_ceil(4) };
     let plural = if shards == 1 { "" } else { "s" };
-    let why = format!("{allowed} of {online} may be used: {shards} shard{plural} by default");
+    let of = if online == 0 { String::new() } else { format!(" of {online}") };
+    let why = format!("{allowed}{of} may be used: {shards} shard{plural} by default");
     if allowed > 1 {
         return ok(why);
     }
@@ -213,6 +217,19 @@ mod tests {
         assert_eq!(processors(1, 8).verdict, Verdict::Degraded);
         assert_eq!(processors(2, 8).verdict, Verdict::Ok);
         assert!(processors(32, 32).why.contains("8 shards"));
+    }
+
+    /// Regression: without /sys, 8 of 1 processors could be used, and the kernel had no huge pages: it was to be built anew.
+    #[test]
+    fn without_sysfs_nothing_is_said_of_the_kernel() {
+        assert!(processors(8, 0).why.starts_with("8 may be used"), "{}", processors(8, 0).why);
+        let cleanup = crate::cleanup::Cleanup::default();
+        let sysfs = cleanup.temp_directory(&std::env::temp_dir(), "sysfs").expect("writable");
+        let unknown = hugepages(sysfs.path());
+        assert!(unknown.why.contains("not known"), "{}", unknown.why);
+        assert!(unknown.remedy.is_some_and(|remedy| remedy.contains("mount -t sysfs")));
+        fs::create_dir_all(sysfs.path().join("kernel/mm")).expect("ours");
+        assert!(hugepages(sysfs.path()).why.contains("has no transparent huge pages"));
     }
 
     #[test]

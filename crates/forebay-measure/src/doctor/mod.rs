@@ -86,6 +86,14 @@ fn remedy_of_limit(error: &io::Error) -> Option<&'static str> {
     })
 }
 
+/// The remedy where /sys is an empty folder.
+const MOUNT_SYSFS: &str = "mount it: mount -t sysfs sysfs /sys";
+
+/// Returns whether the kernel's facts are there: without them nothing is known of devices and settings.
+fn is_sysfs(folder: &Path) -> bool {
+    folder.join("kernel").is_dir()
+}
+
 /// Drops the value of a call that works.
 fn done<T, E: Into<io::Error>>(result: Result<T, E>) -> ProbeResult {
     Ok(result.map(|_| String::new())?)

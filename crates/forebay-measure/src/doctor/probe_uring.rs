@@ -193,9 +193,13 @@ fn explain(errno: Option<i32>, disabled: Option<u32>, seccomp: u64) -> (&'static
             "there is not enough memory for a ring",
             "raise the limit on locked memory (ulimit -l) or the cgroup's memory limit",
         ),
-        (Some(libc::EMFILE | libc::ENFILE), _, _) => {
-            ("too many files are open", "raise the limit on open files (ulimit -n)")
+        (Some(libc::EMFILE), _, _) => {
+            ("this process has too many files open", "raise the limit on open files (ulimit -n)")
         }
+        (Some(libc::ENFILE), _, _) => (
+            "the system has too many files open",
+            "raise the system's limit on open files (sysctl fs.file-max)",
+        ),
         _ => ("the reason is not known", "run under strace to see the call"),
     }
 }
@@ -336,6 +340,9 @@ mod tests {
         assert!(explain(Some(libc::EPERM), Some(0), 2).0.contains("seccomp"));
         assert!(explain(Some(libc::EPERM), Some(0), 0).0.contains("security module"));
         assert!(explain(Some(libc::ENOSYS), None, 0).0.contains("no io_uring"));
+        // Regression: the process's limit does not remedy that of the system.
+        assert!(explain(Some(libc::EMFILE), None, 0).1.contains("ulimit -n"));
+        assert!(explain(Some(libc::ENFILE), None, 0).1.contains("fs.file-max"));
     }
 
     #[test]
