@@ -307,12 +307,14 @@ fn time(ns: u64) -> String {
 }
 
 fn bytes_text(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{} KiB", bytes / 1024),
-        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
-        _ => format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64),
-    }
+    let (unit, name) = match bytes {
+        0..1024 => (1, "B"),
+        1024..1_048_576 => (KIB, "KiB"),
+        1_048_576..1_073_741_824 => (1 << 20, "MiB"),
+        _ => (1 << 30, "GiB"),
+    };
+    let digits = usize::from(!bytes.is_multiple_of(unit));
+    format!("{:.digits$} {name}", bytes as f64 / unit as f64)
 }
 
 #[cfg(test)]
@@ -532,6 +534,13 @@ mod tests {
         let sentence = told(0, "sync").expect("it is amplified");
         assert!(sentence.starts_with("the device read 12 times what was wanted"), "{sentence}");
         assert_eq!(told(0, "aio"), None, "bytes of libaio's operations are not known");
+    }
+
+    /// Regression: "the device read 2.1 times what was wanted (2 MiB for 1 MiB)", of 2.5 and 1.2 MiB.
+    #[test]
+    fn sizes_have_a_digit_where_they_are_not_whole() {
+        let shown = [1000, 4096, 1 << 20, 5 << 19, 3 << 29].map(bytes_text);
+        assert_eq!(shown, ["1000 B", "4 KiB", "1 MiB", "2.5 MiB", "1.5 GiB"]);
     }
 
     /// Regression: "72 % of the wait is list on , 10 calls": the last name of `/` is empty.
