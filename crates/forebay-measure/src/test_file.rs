@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,13 +68,7 @@ impl TestFile {
             Target::Overwritten(path) => {
                 let pattern = Pattern::new(context.seed);
                 let test_file = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
-                // What is mounted, or part of another device, is not overwritten.
-                let is_device = test_file.handle.metadata()?.file_type().is_block_device();
-                let _claim = is_device.then(|| claim(&test_file.path, path)).transpose()?;
-                let step =
-                    context.step(format!("overwrite {}", path.display()), test_file.bytes, Unit::Bytes);
-                write_direct(&test_file.path, test_file.bytes, |at, memory| pattern.fill(at, memory), &step)?;
-                step.finish(&show_bytes(test_file.bytes));
+                test_file.overwrite(path, pattern, context)?;
                 Ok(test_file)
             }
         }
@@ -135,6 +130,18 @@ impl TestFile {
         Ok(Self::opened(path, filesystem, handle, bytes, pattern))
     }
 
+    /// Replaces its contents, wherever its path leads by now. `name` is for sentences.
+    fn overwrite(&self, name: &Path, pattern: Pattern, context: &Context) -> anyhow::Result<()> {
+        let path = by_descriptor(&self.handle);
+        // What is mounted, or part of another device, is not overwritten.
+        let is_device = self.handle.metadata()?.file_type().is_block_device();
+        let _claim = is_device.then(|| claim(&path, name)).transpose()?;
+        let step = context.step(format!("overwrite {}", name.display()), self.bytes, Unit::Bytes);
+        write_direct(&path, self.bytes, |at, memory| pattern.fill(at, memory), &step)?;
+        step.finish(&show_bytes(self.bytes));
+        Ok(())
+    }
+
     fn opened(path: PathBuf, filesystem: String, handle: File, bytes: u64, pattern: Option<Pattern>) -> Self {
         let device_stat = device_stat(&handle);
         let preconditions = Preconditions::of_file(&handle, bytes, device_stat.as_deref());
@@ -145,6 +152,11 @@ impl TestFile {
 
 fn open_to_read(path: &Path) -> anyhow::Result<File> {
     Ok(File::open(path).map_err(|error| Failure::missing(path, &error))?)
+}
+
+/// Returns a path of this process that leads to an open file, even if other paths change.
+pub(super) fn by_descriptor(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Opens a device so that no file system or other device on it, or on a part of it, can be in use. `name` is for sentences.
@@ -377,6 +389,25 @@ mod tests {
             .check(0, written)
             .expect("all pages are right");
         assert!(kept.iter().all(|byte| *byte == 7));
+    }
+
+    /// Regression: a file that took the place of the named one, after that was opened, was overwritten.
+    #[test]
+    fn only_the_file_that_was_opened_is_overwritten() {
+        let cleanup = Cleanup::default();
+        let folder = cleanup.temp_directory(Path::new(env!("CARGO_MANIFEST_DIR")), "swap").expect("writable");
+        let [path, moved] = ["named", "moved"].map(|name| folder.path().join(name));
+        fs::write(&path, [7_u8; 8192]).expect("space for 8 kB");
+        let test_file = match TestFile::existing(&path, u64::MAX, None) {
+            Ok(test_file) => test_file,
+            Err(error) => return assert!(error.to_string().contains("O_DIRECT"), "{error}"),
+        };
+        fs::rename(&path, &moved).expect("it is ours");
+        fs::write(&path, [8_u8; 8192]).expect("space for 8 kB");
+        let context = Context::new(Target::Overwritten(path.clone()), Progress::Silent, cleanup.clone(), 9);
+        test_file.overwrite(&path, Pattern::new(9), &context).expect("it may be written");
+        assert!(fs::read(&path).expect("it is there").iter().all(|byte| *byte == 8));
+        assert!(fs::read(&moved).expect("it is there") != [7_u8; 8192]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! written twice over in order by requests of 128 KiB.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::context::Target;
 use crate::doctor::drive;
 use crate::prelude::*;
 use crate::progress::Unit;
-use crate::test_file::{claim, write_pieces};
+use crate::test_file::{by_descriptor, claim, write_pieces};
 
 const REQUEST_BYTES: usize = 128 << 10;
 const PASSES: u64 = 2;
@@ -80,11 +80,6 @@ impl WholeDevice {
         }
         Ok(())
     }
-}
-
-/// Returns a path of this process that leads to an open file, even if other paths change.
-fn by_descriptor(file: &File) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Discards all blocks of a device by `program`.
