@@ -186,6 +186,11 @@ impl Experiment {
         self.rows.iter().find(|row| row.name == name)
     }
 
+    /// Returns whether a row failed a gate of the run: its own, or one that concerns all rows.
+    pub(crate) fn is_marked(&self, row: &Row) -> bool {
+        row.is_marked() || self.conditions.iter().any(Condition::failed)
+    }
+
     /// Returns a parameter that is a number.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.parameters.get(name).and_then(serde_json::Value::as_f64)

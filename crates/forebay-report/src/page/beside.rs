@@ -83,7 +83,7 @@ fn figures(experiment: &Experiment, row: &Row) -> String {
         0 | 1 => "once".to_owned(),
         repeats => format!("{repeats} repeats"),
     };
-    let mark = if gates::failed(row) { FAILED_GATE_MARK } else { "" };
+    let mark = if gates::failed(row) || experiment.is_marked(row) { FAILED_GATE_MARK } else { "" };
     format!("{}, {repeats}{mark}", parts.collect::<Vec<_>>().join(", "))
 }
 

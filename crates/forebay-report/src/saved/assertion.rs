@@ -7,7 +7,7 @@ use maud::{PreEscaped, html};
 use super::{called, keys, label, listed, matches, names};
 use crate::failure::Failure;
 use crate::result::columns::together;
-use crate::result::{Experiment, FAILED_GATE_MARK, Report, Row};
+use crate::result::{Experiment, FAILED_GATE_MARK, Report};
 use crate::units::{number, printable};
 
 /// A comparison and its sign.
@@ -171,8 +171,8 @@ impl<'a> Figure<'a> {
         is_whole.then_some(Self { text, experiment, parameters, row, metric }).ok_or_else(form)
     }
 
-    /// Returns the single row that matches, and its figure.
-    fn find<'r>(&self, report: &'r Report) -> Result<(&'r Row, f64), Failure> {
+    /// Returns whether the single row that matches failed a gate, and its figure.
+    fn find(&self, report: &Report) -> Result<(bool, f64), Failure> {
         let fault = |what: &str| Failure::Usage(format!("{}: {what}", self.text));
         let none = |what: &str, there_are: String| fault(&format!("{what}; there are {there_are}"));
         let mut found = called(&report.experiments, self.experiment);
@@ -216,7 +216,7 @@ impl<'a> Figure<'a> {
             let metrics: Vec<&String> = row.metrics.0.keys().collect();
             none(&format!("the row has no metric {:?}", self.metric), listed(&metrics))
         })?;
-        Ok((row, value))
+        Ok((experiment.is_marked(row), value))
     }
 }
 
@@ -227,13 +227,13 @@ impl Assertion<'_> {
     /// [`Failure::Usage`] with the candidates when a figure is missing or not unique.
     pub fn judge(&self, report: &Report) -> Result<Outcome, Failure> {
         let (sign, compare) = self.operator;
-        let (row, left) = self.left.find(report)?;
-        let (mut limit, mut of, mut marked) = (self.factor, String::new(), row.is_marked());
+        let (mut marked, left) = self.left.find(report)?;
+        let (mut limit, mut of) = (self.factor, String::new());
         if let Some(figure) = &self.right {
-            let (row, value) = figure.find(report)?;
+            let (is_marked, value) = figure.find(report)?;
             limit *= value;
             of = format!(" ({} * {} = {})", self.factor, figure.text, number(value));
-            marked |= row.is_marked();
+            marked |= is_marked;
         }
         let holds = compare(&left, &limit);
         let text = format!(
@@ -256,6 +256,7 @@ impl Assertion<'_> {
 mod tests {
     use super::*;
     use crate::environment::Environment;
+    use crate::result::{Condition, Row};
 
     fn report() -> Report {
         let experiments = [1, 32].into_iter().flat_map(|depth| {
@@ -301,6 +302,19 @@ mod tests {
             parse(&format!("{one} >= 0.96 * {other}")).and_then(|assertion| assertion.judge(&report()));
         let text = outcome.expect("both are there").text;
         assert_eq!(text, format!("FAILS: {one} = 95, wanted >= 96 (0.96 * {other} = 100)"));
+    }
+
+    /// Regression: figures of a file with parts that were never written had an outcome without a mark, as the gate is of all rows.
+    #[test]
+    fn a_gate_of_all_rows_marks_an_outcome() {
+        let mut report = report();
+        report.experiments[0].conditions = vec![Condition::at_most("extents", 1.0, 0.0)];
+        let is_marked = |depth: u32| {
+            let text = format!("random[depth={depth},span=whole file].bare.iops > 1");
+            let outcome = parse(&text).and_then(|assertion| assertion.judge(&report));
+            outcome.expect("it is there").text.contains("failed a gate")
+        };
+        assert!(is_marked(1) && !is_marked(32));
     }
 
     #[test]

@@ -261,11 +261,12 @@ impl Comparison {
                 if changes.is_empty() && no_longer_measured.is_none() && not_measured_before.is_none() {
                     continue;
                 }
-                let sides = [(old, "first"), (new, "second")].into_iter();
+                let sides = [(old, before, "first"), (new, after, "second")].into_iter();
+                let marked = sides.filter(|(row, of, _)| of.is_marked(row)).map(|(.., word)| word);
                 self.rows.push(ChangedRow {
                     experiment: label.clone(),
                     row: old.name.clone(),
-                    marked_in: sides.filter(|(row, _)| row.is_marked()).map(|(_, word)| word).collect(),
+                    marked_in: marked.collect(),
                     no_longer_measured,
                     not_measured_before,
                     changes,
