@@ -33,9 +33,13 @@ fn of(report: &Report, name: &str) -> Option<DeviceRates> {
     let curve = curve(report)?;
     let ((load, alone), (in_flight, knee)) = (curve.first(), curve.knee());
     let rate = |row: &forebay_report::result::Row| row.metrics.get(metric::IOPS);
+    // Another machine may have a device of the same name and size.
+    let here = rustix::system::uname();
+    let is_here = |host: &String| *host == here.nodename().to_string_lossy();
+    let path = report.environment.path.as_ref().filter(|_| report.environment.host.iter().all(is_here));
     let experiment = groups(&report.experiments).get(curve.section)?.first().copied()?;
     (load == 1.0).then_some(DeviceRates {
-        device_number: report.environment.path.as_ref().and_then(number).unwrap_or_default(),
+        device_number: path.and_then(number).unwrap_or_default(),
         block_bytes: experiment.number("block_bytes")? as u64,
         alone_per_s: rate(alone)?,
         in_flight: in_flight as u64,
@@ -119,5 +123,11 @@ mod tests {
         };
         assert!(number(&path(bytes)).is_some_and(|number| number.contains(':')));
         assert_eq!(number(&path(bytes + 512)), None);
+        // Regression: the device of that name and size on another machine was taken for this one.
+        let mut report = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        report.environment.path = Some(path(bytes));
+        assert!(of(&report, "base.json").is_some_and(|served| served.device_number.contains(':')));
+        report.environment.host = Some("another machine".to_owned());
+        assert!(of(&report, "base.json").is_some_and(|served| served.device_number.is_empty()));
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn render(report: &Report, files: usize) -> String {
 fn write(out: &mut String, report: &Report, files: usize) -> std::fmt::Result {
     writeln!(out, "\nforebay wait: {}", title(report))?;
     for sentence in &report.advice {
-        writeln!(out, "- {sentence}")?;
+        writeln!(out, "- {}", printable(sentence))?;
     }
     writeln!(out)?;
     for (name, value) in figures(report) {
@@ -49,7 +49,7 @@ fn write(out: &mut String, report: &Report, files: usize) -> std::fmt::Result {
         writeln!(out, "{sentence}")?;
     }
     for note in &report.notes {
-        writeln!(out, "note: {note}")?;
+        writeln!(out, "note: {}", printable(note))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::result::{Experiment, Report, SCHEMA};
-use crate::units::number;
+use crate::units::{number, printable};
 
 pub mod assertion;
 pub mod convert;
@@ -154,7 +154,8 @@ pub(crate) fn label(experiment: &Experiment, keys: &[String]) -> String {
         keys.iter().filter_map(|key| Some(format!("{key}={}", plain(experiment.parameters.get(key)?))));
     let listed: Vec<String> = listed.collect();
     let name = &experiment.name;
-    if listed.is_empty() { name.clone() } else { format!("{name}[{}]", listed.join(",")) }
+    let label = if listed.is_empty() { name.clone() } else { format!("{name}[{}]", listed.join(",")) };
+    printable(&label).into_owned()
 }
 
 /// Returns a parameter's value as it is written in an expression.
@@ -260,6 +261,9 @@ mod tests {
             assert_eq!(label(&one[1], &["depth".to_owned()]), "random[depth=8]");
             assert_eq!(keys(&[&other, &other], "random"), [""; 0]);
             assert_eq!(label(&other[0], &[]), "random");
+            // Regression: the name of a job began a new line of what was printed.
+            let job = Experiment::new("fio", "").parameter("job", "a\nb");
+            assert_eq!(label(&job, &["job".to_owned()]), "fio[job=a\\nb]");
             let files = [random(1, 10), random(1, 20)];
             assert_eq!(keys(&[&files], "random"), ["file_bytes"], "nothing else tells these apart");
             assert_eq!(unlike(&one[1], &other[0], false), ["file_bytes 10 -> 99"]);

@@ -106,7 +106,8 @@ fn of(waited: WaitDocument) -> Report {
     present(&mut experiment);
     let mut report = Report::new(environment, vec![experiment]);
     let command = short(&command);
-    report.verdicts = waited.advice.into_iter().map(|sentence| format!("`{command}`: {sentence}")).collect();
+    let sentence = |sentence: String| format!("`{command}`: {}", printable(&sentence));
+    report.verdicts = waited.advice.into_iter().map(sentence).collect();
     report
 }
 
