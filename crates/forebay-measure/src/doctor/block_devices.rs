@@ -78,7 +78,7 @@ pub(super) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<(&'
     let mut findings = vec![
         ("chain", chain_finding(chain(layers, top), layers, Path::new("/sys"))),
         ("drive", drive::finding(top, layers, Path::new("/sys"))),
-        ("write_cache", write_cache(top)),
+        ("write_cache", layers.iter().find_map(in_memory).unwrap_or_else(|| write_cache(top))),
         (
             "poll_queues",
             if top.io_poll == Some(true) {
@@ -166,6 +166,13 @@ fn chain(layers: &[LayerInfo], top: &DeviceInfo) -> String {
         *last += &format!(", {model}");
     }
     chain.join(" on ")
+}
+
+/// Returns the finding about a device that is memory, and reports, truly, that no cache is before that.
+fn in_memory(layer: &LayerInfo) -> Option<Check> {
+    let why =
+        format!("{} keeps its data in memory: no write is durable, and a restart loses all", layer.name);
+    ["zram", "ram"].contains(&layer.kind.as_str()).then(|| degraded(why, "name a path on a disk"))
 }
 
 fn write_cache(top: &DeviceInfo) -> Check {
@@ -264,6 +271,17 @@ mod tests {
         assert_eq!(write_cache(&device("write through", false)).verdict, Verdict::Ok);
         assert_eq!(write_cache(&device("write back", true)).verdict, Verdict::Ok);
         assert_eq!(write_cache(&device("write back", false)).verdict, Verdict::Degraded);
+    }
+
+    /// Regression: "zram0 has no volatile write cache: a completed write is durable".
+    #[test]
+    fn no_write_to_a_device_in_memory_is_durable() {
+        for kind in ["zram", "ram"] {
+            let layer = LayerInfo { name: "x1".to_owned(), kind: kind.to_owned(), level: 0 };
+            let checks = examine(&[layer], Some(&device("write through", false)));
+            let (_, found) = checks.iter().find(|(name, _)| *name == "write_cache").expect("it has one");
+            assert!(found.why.contains("no write is durable"), "{kind}: {}", found.why);
+        }
     }
 
     #[test]
