@@ -1,15 +1,15 @@
 //! The file system's behaviour under the calls that Forebay makes. Each call is really made: on a temp file
 //! of the program's own when the path is a directory, and read-only when it is a file or a device.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use io_uring::{IoUring, opcode, types};
-use rustix::fs::{Advice, AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
+use rustix::fs::{Access, Advice, AtFlags, FallocateFlags, Statx, StatxFlags, access, fallocate, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use super::{Probe, ProbeResult, degraded, done, named, ok, remedy_of_limit};
@@ -53,6 +53,16 @@ impl ProbedFile {
             self.status.as_ref().filter(|status| status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)?;
         let (memory, offset) = (status.stx_dio_mem_align, status.stx_dio_offset_align);
         (memory > 0 && offset > 0).then_some((memory, offset))
+    }
+
+    /// Returns whether the kernel shows which pages of it are cached: only to its owner, and to those who may write it. To others
+    /// all count as cached.
+    fn shows_pages(&self) -> bool {
+        let user = rustix::process::geteuid();
+        let is_owner = |found: Metadata| found.uid() == user.as_raw();
+        user.is_root()
+            || self.buffered.metadata().is_ok_and(is_owner)
+            || access(self.path.as_path(), Access::WRITE_OK).is_ok()
     }
 
     /// Opens it for direct reading, and for writing too when `write`.
@@ -220,6 +230,10 @@ fn direct_read(probed: &ProbedFile) -> (Direct, Check) {
         let _ = rustix::fs::fadvise(&probed.buffered, 0, NonZeroU64::new(len as u64), Advice::DontNeed);
     }
     match read(&file, len, ReadWriteFlags::empty()) {
+        Ok(got) if alignment.is_none() && !probed.shows_pages() => {
+            let why = "only the owner of the file is shown whether the page cache has them";
+            (Direct::Works, ok(format!("{got} bytes were read with O_DIRECT; {why}")))
+        }
         Ok(got) if alignment.is_some() || !is_cached() => {
             (Direct::Works, ok(format!("{got} bytes were read past the page cache")))
         }
@@ -287,6 +301,18 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), checks.len());
         assert!(checks.len() >= 9);
+    }
+
+    /// Regression: direct reads of another user's file were said to be in the page cache, on file systems that state no alignment.
+    #[test]
+    fn pages_are_shown_to_owners_and_writers() {
+        let shown = |path: &Path| {
+            let file = File::open(path).expect("readable by all");
+            ProbedFile::new(path, file, 1, false).shows_pages()
+        };
+        let temp = Cleanup::default().temp_file(&std::env::temp_dir(), "pages").expect("writable");
+        assert!(shown(temp.path()));
+        assert_eq!(shown(Path::new("/proc/version")), rustix::process::geteuid().is_root());
     }
 
     #[test]
