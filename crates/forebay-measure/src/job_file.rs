@@ -377,10 +377,13 @@ pub(crate) fn parse(
 /// Reads the text of a job file.
 ///
 /// # Errors
-/// It cannot be read.
+/// It cannot be read, or is too long.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB"));
+    }
     Ok(text)
 }
 

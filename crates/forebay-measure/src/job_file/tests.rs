@@ -124,6 +124,17 @@ fn values_are_of_reads_and_writes_of_variables_and_of_the_machine() {
     assert_eq!((job.block_bytes_min(), job.block_bytes_max(), job.rates), (8192, 16384, [4 << 20; 2]));
 }
 
+/// Regression: the jobs behind the first mebibyte of a file were left out, and nothing said so.
+#[test]
+fn a_file_that_is_too_long_is_not_read_in_part() {
+    let cleanup = crate::cleanup::Cleanup::default();
+    let temp = cleanup.temp_file(&std::env::temp_dir(), "jobs").expect("writable");
+    fs::write(temp.path(), "\n".repeat(FILE_BYTES_MAX as usize)).expect("space for 1 MiB");
+    assert!(read(temp.path()).is_ok());
+    fs::write(temp.path(), "\n".repeat(FILE_BYTES_MAX as usize + 1)).expect("space for 1 MiB");
+    assert!(read(temp.path()).expect_err("it is too long").to_string().contains("longer than 1 MiB"));
+}
+
 #[test]
 fn calculations_have_the_usual_order() {
     for (text, number) in [("7", 7), ("2+3*4", 14), ("2*3+4", 10), ("20-4-6/2", 13)] {
