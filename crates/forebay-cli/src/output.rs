@@ -165,8 +165,8 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
 const STDOUT: &str = "-";
 /// Mark by which it recognizes its own calibrations.
 pub(crate) const CALIBRATION_MARK: &str = "forebay_calibration =";
-/// Mark by which it recognizes its own results.
-const JSON_MARK: &str = "\"forebay\":";
+/// Mark by which it recognizes its own results, in two lines: the name of the program alone is also that of a dependency.
+const JSON_MARK: &str = "\"forebay\":\n\"schema\":";
 /// Bytes at each end of an existing file that are searched for its mark.
 const MARK_WITHIN_BYTES: u64 = 1024;
 
@@ -258,7 +258,7 @@ fn set_readable(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Searches both ends: the names of a document may be sorted, and the mark then follows its content.
+/// Searches both ends for each line of the mark: the names of a document may be sorted, and the mark then follows its content.
 fn has_mark(path: &Path, mark: &str) -> bool {
     let search = || {
         let (mut file, mut ends) = (File::open(path)?, Vec::new());
@@ -266,7 +266,8 @@ fn has_mark(path: &Path, mark: &str) -> bool {
         let from = file.metadata()?.len().saturating_sub(MARK_WITHIN_BYTES);
         file.seek(SeekFrom::Start(from))?;
         file.take(MARK_WITHIN_BYTES).read_to_end(&mut ends)?;
-        Ok::<_, io::Error>(String::from_utf8_lossy(&ends).contains(mark))
+        let ends = String::from_utf8_lossy(&ends);
+        Ok::<_, io::Error>(mark.lines().all(|line| ends.contains(line)))
     };
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) && search().unwrap_or(false)
 }
@@ -300,12 +301,23 @@ mod tests {
         let cleanup = Cleanup::default();
         let directory = cleanup.temp_directory(&std::env::temp_dir(), "mark").expect("writable");
         let path = directory.path().join("diff.json");
-        fs::write(&path, format!("{{\"diff\":\"{}\",\"forebay\":1}}", "x".repeat(5000))).expect("ours");
+        fs::write(&path, format!("{{\"diff\":\"{}\",\"forebay\":1,\"schema\":2}}", "x".repeat(5000)))
+            .expect("ours");
         let json = Json(Some(Destination::new(&path, JSON_MARK).expect("the mark is at the end")));
         assert!(json.write(|| Ok("{}".to_owned()), &cleanup).is_ok_and(|text_too| text_too));
         assert_eq!(fs::read_to_string(&path).expect("it was written"), "{}");
         assert!(Destination::new(&path, JSON_MARK).is_err());
         assert!(json.beside(&Destination { path }).is_err());
+    }
+
+    /// Regression: `--json=package.json` replaced a list of dependencies in which the program was one.
+    #[test]
+    fn a_file_that_names_the_program_is_not_one_of_its_own() {
+        let cleanup = Cleanup::default();
+        let directory = cleanup.temp_directory(&std::env::temp_dir(), "names").expect("writable");
+        let path = directory.path().join("package.json");
+        fs::write(&path, "{\"dependencies\": {\"forebay\": \"0.1\"}}").expect("ours");
+        assert!(Destination::new(&path, JSON_MARK).is_err());
     }
 
     /// Regression: a summary was 100 columns wide on every terminal.
