@@ -108,7 +108,7 @@ fn comes_to_rest(engine: &Engine) {
 }
 
 /// Runs `operations` in all by that many tasks on uring, and a tenth of them on threads, where each costs
-/// more.
+/// more, but one of each task.
 fn load(config: Config, tasks: u64, operations: u64) -> Tally {
     let _alone = alone();
     let descriptors = open_descriptors();
@@ -116,7 +116,7 @@ fn load(config: Config, tasks: u64, operations: u64) -> Tally {
     let tally = {
         let dir = dir();
         let engine = Engine::start(config).unwrap();
-        let operations = if engine.driver() == "threads" { operations / 10 } else { operations };
+        let operations = if engine.driver() == "threads" { (operations / 10).max(tasks) } else { operations };
         let files = files(&engine, dir.path(), FILES, tasks.div_ceil(FILES));
         let tally = run(&engine, &files, tasks, operations / tasks, 1);
         comes_to_rest(&engine);
