@@ -31,8 +31,24 @@ const EDITS_MIN: u64 = 32;
 const ROOM_MIN: u64 = 64 << 10;
 /// How often an edit waits for I/O memory, or the flush of a close for a descriptor, and how long each time: ten seconds together, as
 /// the logs do.
-pub(crate) const PAUSES_MAX: u32 = 100;
-pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+const PAUSES_MAX: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The wait for what the program may give back, with the pauses so far.
+#[derive(Default)]
+pub(crate) struct Patience(u32);
+
+impl Patience {
+    /// Returns whether to try again, after a pause.
+    pub(crate) async fn outlasts(&mut self) -> Result<bool> {
+        if self.0 == PAUSES_MAX {
+            return Ok(false);
+        }
+        self.0 += 1;
+        forebay::shard::sleep(PAUSE).await?;
+        Ok(true)
+    }
+}
 
 /// The manifest of an open store.
 #[derive(Debug)]
@@ -279,13 +295,10 @@ impl Manifest {
 
     /// Queues a record. The program may hold all I/O memory for a moment, and an edit that fails makes the store read-only.
     async fn queue(&self, record: &[u8]) -> Result<Lsn> {
-        let mut pauses = 0;
+        let mut patience = Patience::default();
         loop {
             match self.wal.append(record).queued().await.map_err(Error::from) {
-                Err(error) if error.is_out_of_memory() && pauses < PAUSES_MAX => {
-                    pauses += 1;
-                    forebay::shard::sleep(PAUSE).await?;
-                }
+                Err(error) if error.is_out_of_memory() && patience.outlasts().await? => {}
                 queued => return queued.map(|queued| queued.lsn()),
             }
         }

@@ -250,7 +250,7 @@ impl Writer {
             previous: chain.previous,
             values: chain.values,
         };
-        let patience = Patience::new(&self.maker);
+        let mut patience = Patience::default();
         while let Err(error) = self.end.write(record).await {
             if !patience.outlasts(&self.maker, &error).await? {
                 return Err(error);
@@ -261,7 +261,7 @@ impl Writer {
 
     /// Returns memory for a group.
     async fn block(&self, bytes: usize) -> Result<BlockMut> {
-        let patience = Patience::new(&self.maker);
+        let mut patience = Patience::default();
         loop {
             let error = match self.shared.engine.block(bytes) {
                 Ok(block) => return Ok(block),

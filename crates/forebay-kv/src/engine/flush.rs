@@ -12,7 +12,7 @@ use super::space::Work;
 use crate::error::{ErrorKind, Result};
 use crate::is_broken;
 use crate::manifest::version::{keeps_filter, pins_filter};
-use crate::manifest::{Edit, PAUSE, PAUSES_MAX};
+use crate::manifest::{Edit, Patience};
 use crate::memtable::Memtables;
 use crate::table::{Entry, Files, OpenHow, Table, TableMeta, TableSpec, TableWriter};
 use crate::value::HeldShare;
@@ -39,14 +39,11 @@ pub(super) async fn now(shared: &Arc<StoreCore>) -> Result<()> {
 /// As [`oldest`], while the store has no tasks: on a full disk it releases the reserve and tries again, and where the program may give
 /// back what is short it waits for that, as the logs do.
 pub(super) async fn oldest_now(shared: &Arc<StoreCore>) -> Result<bool> {
-    let mut pauses = 0;
+    let mut patience = Patience::default();
     loop {
         match oldest(shared).await {
             Err(error) if error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {}
-            Err(error) if error.is_crowded() && pauses < PAUSES_MAX => {
-                pauses += 1;
-                forebay::shard::sleep(PAUSE).await?;
-            }
+            Err(error) if error.is_crowded() && patience.outlasts().await? => {}
             done => return done,
         }
     }

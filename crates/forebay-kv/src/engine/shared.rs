@@ -256,7 +256,7 @@ impl StoreCore {
         }
     }
 
-    /// Closes a feed whose next record was `lsn`; the log gives up what was kept for it alone.
+    /// Closes a feed whose next record was `lsn`; the log removes the records kept for it alone.
     pub(crate) fn leave_feed(&self, lsn: u64) {
         if self.feeds.leave(lsn) {
             self.work.notify();

@@ -97,7 +97,7 @@ fn all_blocks(engine: &Engine) -> Vec<BlockMut> {
     [1 << 20, 64 << 10, 4096].into_iter().flat_map(blocks).collect()
 }
 
-/// Takes all I/O memory, also what the shards keep for themselves.
+/// Takes all I/O memory, the shards' own caches included.
 fn take_all(engine: &Engine) -> Vec<BlockMut> {
     let mut taken = all_blocks(engine);
     for shard in 0..2 {
@@ -115,7 +115,7 @@ fn is_refused(error: &Error) {
 }
 
 /// Story: a flush, a compaction or the log's next segment that found no I/O memory, as the program held all of it for a moment, made the
-/// store read-only until it was opened again. The file of a table or a sorted file that was begun stayed.
+/// store read-only until it was opened again. The file of an unfinished table or sorted file stayed.
 #[test]
 fn a_store_goes_on_when_the_program_has_given_memory_back() {
     let (engine, dir, sorted) = (engine(32), dir(), dir());

@@ -166,7 +166,7 @@ fn what_is_not_in_the_log_ends_it() {
 }
 
 /// Story: records that the log had kept for a feed stayed there when the feed was dropped or had read them, until the next flush: in a
-/// store that nobody wrote to, for ever.
+/// idle store, for ever.
 #[test]
 fn the_log_gives_up_what_no_feed_wants_any_more() {
     for is_read in [false, true] {

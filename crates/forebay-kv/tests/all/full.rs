@@ -124,6 +124,21 @@ async fn puts_are_taken(keyspace: &Keyspace, within: Duration) -> Duration {
     }
 }
 
+/// Waits until a store without keys has no tables, and takes puts.
+async fn is_emptied(engine: &Engine, store: &Store) {
+    let mut looks = 0;
+    while table_files(engine).await > 0 {
+        looks += 1;
+        assert!(looks < 600, "{:?}", store.stats());
+        // Few deletions wait in memory.
+        if store.stats().full.is_none() {
+            drop(store.compact().await);
+        }
+        pause(100).await;
+    }
+    puts_are_taken(&store.default_keyspace(), Duration::from_secs(60)).await;
+}
+
 fn is_the_sentence(error: &Error) {
     let text = error.to_string();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error:?}");
@@ -451,7 +466,7 @@ fn what_a_full_store_has_compacted_is_not_compacted_again() {
                 keyspace.put(key(number), value(number)).await.expect("there is space");
             }
             store.flush().await.expect("there is space");
-            // The log gives back the records that are in tables.
+            // The log frees the segments whose records are in tables.
             pause(50).await;
             take_all_but(&engine, free << 10).await;
             let (before, mut refused) = (store.stats().compaction_written_bytes, 0);
@@ -498,7 +513,7 @@ fn a_full_store_writes_nothing_while_there_is_no_more_space() {
             store.write(&batch).await.expect("there is space");
         }
         store.flush().await.expect("there is space");
-        // The log gives back the records that are in tables.
+        // The log frees the segments whose records are in tables.
         pause(50).await;
         take_all_but(&engine, 200 << 10).await;
         pause(30_000).await;
@@ -535,7 +550,7 @@ fn a_flush_does_not_wait_for_the_space_that_a_compaction_lacks() {
             store.write(&batch).await.expect("there is space");
         }
         store.flush().await.expect("there is space");
-        // The log gives back the records that are in tables.
+        // The log frees the segments whose records are in tables.
         pause(50).await;
         take_all_but(&engine, 48 << 10).await;
         let rest = format!("{FILLER}.rest");
@@ -654,7 +669,7 @@ fn deletions_go_before_the_files_that_a_full_store_cannot_empty() {
             store.write(&batch).await.expect("there is space");
         }
         store.compact().await.expect("there is space");
-        // The log gives back the records that are in tables.
+        // The log frees the segments whose records are in tables.
         pause(50).await;
         take_all_but(&engine, 160 << 10).await;
         // Half of each file, then the rest.
@@ -682,17 +697,7 @@ fn deletions_go_before_the_files_that_a_full_store_cannot_empty() {
                 }
             }
         }
-        let mut looks = 0;
-        while table_files(&engine).await > 0 {
-            looks += 1;
-            assert!(looks < 600, "{:?}", store.stats());
-            // Few deletions wait in memory.
-            if store.stats().full.is_none() {
-                drop(store.compact().await);
-            }
-            pause(100).await;
-        }
-        puts_are_taken(&keyspace, Duration::from_secs(60)).await;
+        is_emptied(&engine, &store).await;
         store.close().await.unwrap();
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
@@ -713,7 +718,7 @@ fn a_full_store_whose_values_are_overwritten_takes_puts_again() {
                 keyspace.put(key(number), value(0)).await.expect("there is space");
             }
             store.compact().await.expect("there is space");
-            // The log gives back the records that are in tables.
+            // The log frees the segments whose records are in tables.
             pause(50).await;
             take_all_but(&engine, free << 10).await;
             let mut refused = 0;
@@ -768,17 +773,7 @@ fn a_full_store_of_separated_values_comes_to_rest_and_is_emptied_afterwards() {
                     pause(100).await;
                 }
             }
-            let mut looks = 0;
-            while table_files(&engine).await > 0 {
-                looks += 1;
-                assert!(looks < 600, "{:?}", store.stats());
-                // Few deletions wait in memory.
-                if store.stats().full.is_none() {
-                    drop(store.compact().await);
-                }
-                pause(100).await;
-            }
-            puts_are_taken(&keyspace, Duration::from_secs(60)).await;
+            is_emptied(&engine, &store).await;
             store.close().await.unwrap();
         });
         ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
@@ -804,7 +799,7 @@ fn a_full_store_leaves_values_of_an_earlier_separation_where_they_are() {
         store.close().await.expect("it closes");
         let store = opened(32 << 10).await;
         let (keyspace, mut looks) = (store.default_keyspace(), 0);
-        // The log gives back the records that are in tables.
+        // The log frees the segments whose records are in tables.
         pause(50).await;
         take_all_but(&engine, 160 << 10).await;
         let before = store.stats().value_live_bytes;

@@ -184,7 +184,7 @@ impl Next {
         shared: &Arc<Queue>,
         fill: Fill,
     ) -> Result<(Arc<Segment>, bool)> {
-        let patience = Patience::new(maker);
+        let mut patience = Patience::default();
         let mut tries = 0;
         loop {
             self.begin(maker, shared, fill, 0);
@@ -301,18 +301,19 @@ impl Next {
     }
 }
 
-/// The wait for what the program may give back, by the time of its begin on the engine's clock.
-pub(super) struct Patience(u64);
+/// The wait for what the program may give back, with the time of the first failure on the engine's clock.
+#[derive(Default)]
+pub(super) struct Patience(Option<u64>);
 
 impl Patience {
-    pub(super) fn new(maker: &Maker) -> Patience {
-        Patience(maker.engine.now_ns())
-    }
-
     /// Returns whether to try again after this error. Then it has let some time pass, also for the log's own thread.
-    pub(super) async fn outlasts(&self, maker: &Maker, error: &Error) -> Result<bool> {
-        let waited_ns = maker.engine.now_ns().saturating_sub(self.0);
-        if !error.is_crowded() || u128::from(waited_ns) >= PATIENCE.as_nanos() {
+    pub(super) async fn outlasts(&mut self, maker: &Maker, error: &Error) -> Result<bool> {
+        if !error.is_crowded() {
+            return Ok(false);
+        }
+        let now_ns = maker.engine.now_ns();
+        let waited_ns = now_ns.saturating_sub(*self.0.get_or_insert(now_ns));
+        if u128::from(waited_ns) >= PATIENCE.as_nanos() {
             return Ok(false);
         }
         let pause = || forebay::shard::sleep(PAUSE);

@@ -90,25 +90,8 @@ pub(crate) type Stays = [Option<Stay>; 3];
 
 #[cfg(all(test, not(forebay_loom)))]
 mod tests {
-    use std::task::Wake;
-
     use super::*;
-
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    struct Panics;
-
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("in a waker");
-        }
-    }
+    use crate::base::wakes::tests::{Count, Panics};
 
     /// The end of the last call woke one closer after the other: behind a waker that panicked the others waited for ever.
     #[test]

@@ -86,14 +86,15 @@ pub(crate) fn wake_all(list: &mut Vec<Waker>) -> bool {
 }
 
 #[cfg(all(test, not(forebay_loom)))]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
     use super::*;
 
-    struct Count(AtomicUsize);
+    /// Counts its wake-ups.
+    pub(crate) struct Count(pub(crate) AtomicUsize);
 
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -101,7 +102,7 @@ mod tests {
         }
     }
 
-    struct Panics;
+    pub(crate) struct Panics;
 
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
