@@ -9,7 +9,7 @@ use forebay::{Config, Engine, ErrorKind, Open};
 use forebay_collective::{Collective, Options, WriteCombiner, WriteStats};
 use forebay_test::children::in_fork;
 
-/// Regression: what a writer has counted was read under its lock, which a thread of the parent may hold at the fork: such a child hung.
+/// Regression: counters were read under the writer's lock, which a thread of the parent may hold at the fork: the child hung.
 #[test]
 fn a_forked_child_takes_no_writers_lock() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

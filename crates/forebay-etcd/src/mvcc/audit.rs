@@ -182,7 +182,7 @@ impl Audit {
             _ => (Bound::Unbounded, Bound::Unbounded),
         };
         let low = self.last.as_deref().map_or(low, Bound::Excluded);
-        // The cache has what the server wrote; the device may have something else.
+        // The cache holds the server's writes; the device may differ.
         let mut entries = self.view.reader()?.range(stretch.part(), (low, high)).fresh();
         let mut bytes = 0;
         while bytes < bytes_max {

@@ -656,7 +656,7 @@ mod tests {
         }
         assert_eq!(pace.left(PATIENCE, LEAST_BYTES_A_SECOND), PATIENCE);
         assert_eq!(pace.left(PATIENCE, CROWDED_BYTES_A_SECOND), Duration::ZERO);
-        // A fast one goes on, and one that has just begun has its time.
+        // A fast client continues, and a new one has its grace.
         let fast = Pace { waited: Duration::from_secs(60), sent_bytes: 100 * CROWDED_BYTES_A_SECOND };
         assert_eq!(fast.left(PATIENCE, CROWDED_BYTES_A_SECOND), PATIENCE);
         assert_eq!(Pace::default().left(PATIENCE, CROWDED_BYTES_A_SECOND), PATIENCE);
