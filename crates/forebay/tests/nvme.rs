@@ -7,7 +7,7 @@
 //! directory in `FOREBAY_TEST_DIR`: `vm/tests/polled` has both. With `FOREBAY_TEST_POLLING=on` or `hybrid`
 //! completions are polled for. Elsewhere the tests do nothing but the first.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -29,8 +29,28 @@ fn namespace() -> Option<PathBuf> {
     path
 }
 
-fn start() -> Engine {
-    Engine::start(config().shards(1)).expect("an engine")
+/// An engine that has ended when this is dropped, after the files declared below it, and with it its claim to the namespace. An
+/// engine that is only dropped ends by itself a moment later: the next test's open then found the namespace in use, once in many
+/// runs.
+struct TestEngine(Engine);
+
+impl Deref for TestEngine {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.0
+    }
+}
+
+impl Drop for TestEngine {
+    fn drop(&mut self) {
+        // A test may have closed it.
+        let _ = self.0.clone().close().wait();
+    }
+}
+
+fn start() -> TestEngine {
+    TestEngine(Engine::start(config().shards(1)).expect("an engine"))
 }
 
 fn is_polled() -> bool {
@@ -361,7 +381,7 @@ fn dropped_commands_keep_their_memory_and_engines_close_around_them() {
             task.wait().unwrap();
             assert_eq!(counts(&engine).stray_completions, 0);
         }
-        let report = engine.close().wait().unwrap();
+        let report = engine.clone().close().wait().unwrap();
         assert_eq!((report.leaked_operations, report.lost_shards), (0, 0), "{report:?}");
     }
 }
