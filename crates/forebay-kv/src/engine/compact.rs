@@ -1,5 +1,6 @@
 //! Compaction: a task of the store that keeps the levels in shape.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use super::flush;
 use super::shared::StoreCore;
 use super::space::Work;
 use crate::async_mutex::AsyncMutex;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::version::Version;
 use crate::merge::Bounds;
 
@@ -29,6 +30,45 @@ const REST_BESIDE: Duration = Duration::from_secs(10);
 /// that may be worthwhile.
 const EXPIRY_MIN: Duration = Duration::from_secs(10);
 const EXPIRY_MAX: Duration = Duration::from_secs(600);
+
+/// Keyspaces whose jobs an attempt of a full store tries in vain before it ends: each writes until no space is left.
+const STUCK_MAX: usize = 16;
+
+/// The keyspaces of a full store whose next job found no space. They are passed over until those of all others were tried: a short
+/// job may free what a long one needs.
+#[derive(Default)]
+struct StuckJobs {
+    keyspaces: BTreeSet<u32>,
+    failure: Option<Failure>,
+}
+
+/// What failed in the present attempt of a full store.
+struct Failure {
+    error: Error,
+    jobs: usize,
+    /// The fewest bytes that one of the jobs wrote before it found no space.
+    bytes: u64,
+}
+
+impl StuckJobs {
+    /// Records a job that found no space. Returns whether another may be tried in this attempt.
+    fn add(&mut self, shared: &StoreCore, keyspace: u32, error: Error) -> bool {
+        let before = self.failure.take();
+        let jobs = before.as_ref().map_or(0, |before| before.jobs) + 1;
+        let least = before.map_or(u64::MAX, |before| before.bytes);
+        let bytes = least.min(shared.full.bytes_in_vain(Work::Compaction));
+        self.failure = Some(Failure { error, jobs, bytes });
+        shared.full.is_full() && self.keyspaces.insert(keyspace) && jobs < STUCK_MAX
+    }
+
+    /// Ends an attempt.
+    fn end_attempt(&mut self, shared: &StoreCore) {
+        if let Some(Failure { error, bytes, .. }) = self.failure.take() {
+            shared.full.set_in_vain(Work::Compaction, bytes);
+            shared.lacks_space(Work::Compaction, &error);
+        }
+    }
+}
 
 /// State that compaction shares with its waiters.
 #[derive(Debug, Default)]
@@ -113,24 +153,36 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
     let compaction = &shared.compaction;
     // The attempt of a full store at which compaction last looked for work.
     let mut looked = None;
-    let mut resting = RestMark::default();
+    let (mut resting, mut stuck) = (RestMark::default(), StuckJobs::default());
     loop {
         let is_resting = match reason(shared, looked).await {
             Reason::Over => return,
             reason => reason == Reason::Rest,
         };
+        if !shared.full.is_full() {
+            stuck.keyspaces.clear();
+        }
         let flushes = shared.counters.flushes.load(Ordering::Relaxed);
         loop {
             let _turn = compaction.turn.take().await;
             let edits = compaction.edits();
-            let attempt = shared.full.attempt();
-            looked = Some(attempt);
+            if stuck.failure.is_none() {
+                looked = Some(shared.full.attempt());
+            }
             let upto = if is_resting { u32::MAX } else { resting.upto(shared) };
             let how = shared.pick_how();
             let job = shared.with_view(|view| {
-                compaction.begun(&view.version, &how).or_else(|| pick::next(&view.version, &how, upto))
+                let begun = compaction.begun(&view.version, &how);
+                begun.or_else(|| pick::next(&view.version, &how, upto, &stuck.keyspaces))
             });
             let Some(job) = job else {
+                if !stuck.keyspaces.is_empty() {
+                    stuck.keyspaces.clear();
+                    match stuck.failure {
+                        Some(_) => break,
+                        None => continue,
+                    }
+                }
                 shared.needs_no_space();
                 keep_filters(shared).await;
                 if is_resting {
@@ -143,12 +195,14 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
                 }
                 break;
             };
+            let keyspace = job.keyspace;
             match run::run(shared, job).await {
                 Ok(true) => shared.found_space(Work::Compaction),
                 Ok(false) => return,
                 Err(error) if error.is_shortage() => {
-                    shared.lacks_space(Work::Compaction, &error);
-                    break;
+                    if !stuck.add(shared, keyspace, error) {
+                        break;
+                    }
                 }
                 Err(error) => {
                     shared.unless_closed(error);
@@ -160,6 +214,7 @@ pub(crate) async fn run(shared: &Arc<StoreCore>) {
                 break;
             }
         }
+        stuck.end_attempt(shared);
     }
 }
 

@@ -76,7 +76,7 @@ struct Tries {
     failures: AtomicU64,
     /// Those since space may have become free.
     in_vain: AtomicU64,
-    /// The bytes that the last failure for lack of space wrote before.
+    /// The bytes that the last failure for lack of space wrote before; of several jobs in one attempt the fewest.
     bytes: AtomicU64,
     /// Whether it waits although its retry is due, as no more space is free than in the last try.
     is_hopeless: AtomicBool,
@@ -180,6 +180,17 @@ impl Space {
     pub(crate) fn note_in_vain(&self, work: Work, bytes: u64) {
         if let Some(tries) = self.tries(work) {
             tries.bytes.fetch_add(bytes, Ordering::AcqRel);
+        }
+    }
+
+    /// Returns the bytes that the work which began last wrote before it failed.
+    pub(crate) fn bytes_in_vain(&self, work: Work) -> u64 {
+        self.tries(work).map_or(0, |tries| tries.bytes.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_in_vain(&self, work: Work, bytes: u64) {
+        if let Some(tries) = self.tries(work) {
+            tries.bytes.store(bytes, Ordering::Release);
         }
     }
 

@@ -135,3 +135,42 @@ fn keyspaces_are_dropped_on_a_full_disk_as_far_as_the_manifest_has_room() {
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
+
+/// Story: of all keyspaces a full store tried one job only, again and again. Where another process had filled the disk, and this job
+/// needed more than was left, a keyspace next to it whose deletions would have freed megabytes for a few pages was never compacted.
+#[test]
+fn a_long_job_without_space_keeps_no_short_one_from_freeing_some() {
+    let mut world = World::new(7).disk(Profile::nand().at("/disk").capacity(32 << 20));
+    let ran = world.run(async |engine| {
+        let (store, keyspaces) = open(&engine, options().reserve_bytes(0), 2).await;
+        for keyspace in &keyspaces {
+            for number in 0..1_500u32 {
+                keyspace.put(number.to_be_bytes(), [7; 1_000]).await.expect("there is space");
+            }
+        }
+        store.compact().await.expect("there is space");
+        // Of the first keyspace little is deleted, and of the second nearly all.
+        for number in 0..1_499u32 {
+            if number % 4 == 0 {
+                keyspaces[0].delete(number.to_be_bytes()).await.expect("there is space");
+            }
+            keyspaces[1].delete(number.to_be_bytes()).await.expect("there is space");
+        }
+        store.flush().await.expect("there is space");
+        // The log frees the segments whose records are in tables.
+        pause(50).await;
+        take_all_but(&engine, 24 << 10).await;
+        let mut looks = 0;
+        let bytes = || {
+            let levels = store.stats().keyspaces.into_iter().flat_map(|keyspace| keyspace.levels);
+            levels.map(|level| level.bytes).sum::<u64>()
+        };
+        while store.stats().full.is_some() || bytes() > 1_800_000 {
+            looks += 1;
+            assert!(looks < REFUSALS_MAX, "{:?}", store.stats());
+            pause(100).await;
+        }
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}

@@ -588,9 +588,10 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
 /// Returns the most urgent job. In keyspaces whose tables are at rest, with numbers below `resting`, it also considers jobs that
 /// only save space. On a full disk it also considers all levels that have deletions, and these before sparse files: a deletion may
 /// leave a file without live values, which is then removed, while emptying a file needs space first. If nothing else is left it moves
-/// overwritten values down, within the spare bytes.
-pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job> {
-    let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
+/// overwritten values down, within the spare bytes. The keyspaces in `stuck` have no job.
+pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32, stuck: &BTreeSet<u32>) -> Option<Job> {
+    let shapes = || shapes(version, how).filter(|(keyspace, _)| !stuck.contains(keyspace));
+    let worst = shapes().map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
         && score > 1.0
@@ -607,23 +608,18 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32) -> Option<Job
     let sparse = |(keyspace, shape): (u32, Shape<'_>)| shape.collect(keyspace, true);
     let deleting = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.deleting()?);
     let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick_at_rest(keyspace, shape.restless()?);
-    shapes(version, how)
+    let overwriting = || shapes().filter_map(|(keyspace, shape)| shape.overwriting(keyspace));
+    shapes()
         .find_map(stale)
-        .or_else(|| shapes(version, how).filter(|(_, shape)| shape.is_older(resting)).find_map(restless))
-        .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(deleting))
-        .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(sparse))
-        .or_else(|| {
-            overwriting(version, how).find(|(_, bytes)| *bytes <= how.spare_bytes).map(|(job, _)| job)
-        })
-}
-
-fn overwriting(version: &Version, how: &How<'_>) -> impl Iterator<Item = (Job, u64)> {
-    shapes(version, how).filter_map(|(keyspace, shape)| shape.overwriting(keyspace))
+        .or_else(|| shapes().filter(|(_, shape)| shape.is_older(resting)).find_map(restless))
+        .or_else(|| shapes().filter(|_| how.is_full).find_map(deleting))
+        .or_else(|| shapes().filter(|_| how.is_full).find_map(sparse))
+        .or_else(|| overwriting().find(|(_, bytes)| *bytes <= how.spare_bytes).map(|(job, _)| job))
 }
 
 /// Returns the bytes that have to be spare for a full store to move overwritten values down, if it has such tables.
 pub(crate) fn spare_bytes_wanted(version: &Version, how: &How<'_>) -> Option<u64> {
-    overwriting(version, how).map(|(_, bytes)| bytes).min()
+    shapes(version, how).filter_map(|(keyspace, shape)| Some(shape.overwriting(keyspace)?.1)).min()
 }
 
 /// Returns the rest of a job of which some pieces are done, unless its next piece found no space, or a table was removed. The
