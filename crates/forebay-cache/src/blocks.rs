@@ -20,6 +20,8 @@ const GIVEN_BYTES: u64 = 1 << 20;
 /// Bytes per part of the map. Each part has its own lock.
 const PART_BYTES: u64 = 1 << 20;
 const PARTS_MAX: u64 = 32;
+/// The longest blocks that a part is to hold.
+const BLOCKS_MIN: u64 = 4;
 /// The part of the map that may be free when it counts as full.
 const FULL_PART: u64 = 32;
 /// Number of steps in which the map's limit changes.
@@ -57,6 +59,8 @@ pub struct BlockCache {
     block_bytes: u64,
     /// Made with the first offer.
     offered: OnceLock<OfferHistory>,
+    /// The limit of a part when the cache was made.
+    part_bytes: u64,
     /// Number of blocks that an offer is remembered for.
     remembered: u64,
     stripes: Box<[Stripe; STRIPES]>,
@@ -152,6 +156,7 @@ impl BlockCache {
             bytes_max: Mutex::new(bytes_max),
             block_bytes,
             offered: OnceLock::new(),
+            part_bytes: bytes_max / parts,
             remembered: count as u64,
             stripes: Box::default(),
             fullness,
@@ -298,12 +303,16 @@ impl BlockCache {
             && room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Returns whether the map has room for a block of so many bytes in a buffer of its size, as [`fill`](Self::fill) counts it.
-    /// For `forebay-kv`.
+    /// Returns whether the map has room for a block in so many bytes of memory, as [`fill`](Self::fill) counts it. For `forebay-kv`.
     #[doc(hidden)]
-    pub fn has_room(&self, bytes: usize) -> bool {
-        let memory = (bytes as u64).next_power_of_two().max(self.block_bytes);
-        self.fullness.room.load(Ordering::Relaxed) >= weight_of(memory)
+    pub fn has_room(&self, memory_bytes: u64) -> bool {
+        self.fullness.room.load(Ordering::Relaxed) >= weight_of(memory_bytes)
+    }
+
+    /// Returns the bytes of a block above which a part of the map would hold too few of them. For `forebay-kv`.
+    #[doc(hidden)]
+    pub fn block_bytes_max(&self) -> u64 {
+        self.part_bytes / BLOCKS_MIN
     }
 
     /// Removes a block that is not needed any more, and leaves its room to the next [`fill`](Self::fill). For `forebay-kv`.

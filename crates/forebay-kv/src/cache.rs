@@ -14,6 +14,13 @@ use crate::value::HeldBytes;
 /// Number of reads of tables between two checks of the free memory.
 const LOOK_EVERY: u64 = 1024;
 
+/// Memory that a block in memory of its exact length needs in addition.
+const RECORD_BYTES: u64 = 160;
+/// The bounds of the length above which values are not cached: a small cache would hold too few of them, and of longer ones the device
+/// is most of the time of a get.
+const VALUE_BYTES_MIN: u64 = 64 << 10;
+const VALUE_BYTES_MAX: u64 = 1 << 20;
+
 /// The blocks of all tables in memory. Pinned blocks are only counted here; the others are evictable.
 pub(crate) struct Cache {
     blocks: Arc<BlockCache>,
@@ -135,6 +142,24 @@ pub(crate) struct Pin {
     bytes: u64,
 }
 
+/// Returns the memory of a copy in a buffer of the engine.
+fn buffer_memory(len: usize) -> u64 {
+    (len as u64).next_power_of_two().max(4096)
+}
+
+/// Returns the memory of a block in the cache: memory of its length, unless a buffer of the engine is little longer.
+fn memory_of(len: usize) -> u64 {
+    let (exact, buffer) = (len as u64 + RECORD_BYTES, buffer_memory(len));
+    if exact + exact / 8 <= buffer { exact } else { buffer }
+}
+
+/// Returns a copy of a block for the cache.
+fn copy_of(engine: &Engine, block: &[u8]) -> Option<Block> {
+    let is_exact = memory_of(block.len()) < buffer_memory(block.len());
+    let exact = if is_exact { forebay::internal::exact_copy(engine, block) } else { None };
+    exact.or_else(|| engine.block_from(block).ok().map(forebay::BlockMut::freeze))
+}
+
 /// Returns the most bytes of a cache of `bytes_max` bytes that may be pinned.
 pub(crate) fn lasting_max(bytes_max: u64) -> u64 {
     bytes_max / BLOCKS_PART * (BLOCKS_PART - 1)
@@ -172,26 +197,36 @@ impl Cache {
     }
 
     /// Inserts a checked block while memory is free. A full cache keeps only blocks that are read again: those that were offered
-    /// before, not long ago.
-    pub(crate) fn offer(&self, table: u32, offset: u64, block: &Block) {
+    /// before, not long ago. Where it wants a block that was read with others, or is little longer than a power of two, it keeps a
+    /// copy: the block keeps twice its memory or more.
+    pub(crate) fn offer(&self, engine: &Engine, table: u32, offset: u64, block: &Block) {
+        let memory = memory_of(block.len());
+        if block.pinned_bytes() as u64 <= memory {
+            return self.offer_as_is(table, offset, block);
+        }
+        if self.blocks.has_room(memory) || self.blocks.note(u64::from(table), offset) {
+            self.offer_as_is(table, offset, copy_of(engine, block).as_ref().unwrap_or(block));
+        }
+    }
+
+    fn offer_as_is(&self, table: u32, offset: u64, block: &Block) {
         if !self.blocks.fill(u64::from(table), offset, block) {
             self.blocks.offer(u64::from(table), offset, block);
         }
     }
 
-    /// Returns whether it would keep a block of so many bytes that was read: it has free memory, or the block was read before, not
-    /// long ago.
-    pub(crate) fn wants(&self, table: u32, offset: u64, bytes: usize) -> bool {
-        self.blocks.has_room(bytes) || self.blocks.note(u64::from(table), offset)
-    }
-
     /// Inserts a copy of a part of a table that was just written, while memory is free: it evicts no other block.
     pub(crate) fn fill(&self, engine: &Engine, table: u32, offset: u64, bytes: &[u8]) {
-        if self.blocks.has_room(bytes.len())
-            && let Ok(block) = engine.block_from(bytes)
+        if self.blocks.has_room(memory_of(bytes.len()))
+            && let Some(block) = copy_of(engine, bytes)
         {
-            self.blocks.fill(u64::from(table), offset, &block.freeze());
+            self.blocks.fill(u64::from(table), offset, &block);
         }
+    }
+
+    /// Returns the length above which a value is not cached.
+    pub(crate) fn value_bytes_max(&self) -> u32 {
+        self.blocks.block_bytes_max().clamp(VALUE_BYTES_MIN, VALUE_BYTES_MAX) as u32
     }
 
     /// Removes a block of a table that is being deleted, and leaves its memory to the next [`fill`](Self::fill).

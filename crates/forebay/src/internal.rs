@@ -111,6 +111,17 @@ pub fn is_forked(engine: &Engine) -> bool {
     engine.shared().is_forked()
 }
 
+/// Returns a copy of `bytes` in ordinary memory of their exact length, for a cache; it counts towards
+/// [`Config::arena_bytes_max`](crate::Config::arena_bytes_max). `None` if too little of that limit is left, or the system has no memory.
+pub fn exact_copy(engine: &Engine, bytes: &[u8]) -> Option<Block> {
+    let buffer = engine.shared().arena.alloc_exact(bytes.len())?;
+    // SAFETY: a new buffer of this length, which overlaps nothing; the copy initialises it.
+    unsafe {
+        buffer.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        Some(buffer.into_block(0, bytes.len()))
+    }
+}
+
 /// Internal access to a file and its engine, for the writers of `forebay-collective`.
 #[derive(Clone, Copy, Debug)]
 pub struct FileInternals<'f>(&'f File);

@@ -312,6 +312,7 @@ impl StoreCore {
     /// Reads a long value, once memory is free for it; it counts as held by the program from then on.
     async fn read_blob(&self, blob: Blob) -> Result<Value> {
         let (bytes, class) = (blob.memory_bytes(), forebay::shard::class());
+        self.look_for_room(1);
         // Before the memory for the read is reserved: from then on nothing may hold it up.
         let file = blob.opened().await?;
         let mut is_again = false;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::node::BlobAt;
 use crate::value::{HeldShare, Value};
 
-/// Length in bytes above which a value is not cached and not read by the walk that finds it.
+/// Length in bytes above which a value is not read by the walk that finds it, and not cached as it is written.
 pub(super) const WALKED_BYTES_MAX: u32 = 64 << 10;
 
 /// The place of a value that must still be read.
@@ -58,8 +58,8 @@ impl Blob {
         let Some(block) = left.and_then(Ticket::take) else { return Ok(None) };
         file.check_blob(blob, &block)?;
         let block = file.unpacked_blob(blob, block)?;
-        if self.fill && blob.value_len <= WALKED_BYTES_MAX {
-            file.offer_value(blob.offset, &block);
+        if self.fill && blob.value_len <= file.cache.value_bytes_max() {
+            file.offer(blob.offset, &block);
         }
         Ok(Some(Value::of_block(block, file.cache.held())))
     }

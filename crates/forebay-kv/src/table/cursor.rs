@@ -13,7 +13,7 @@ use super::ahead::{Ahead, ChunkBytes};
 use super::{Entry, Table, TableFile};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
-use crate::table::blob::{WALKED_BYTES_MAX, memory_bytes};
+use crate::table::blob::memory_bytes;
 use crate::value::{HeldShare, Value};
 
 mod path;
@@ -386,8 +386,8 @@ impl Cursor {
                     Some(block) => {
                         table.check_blob(blob, &block)?;
                         let block = table.unpacked_blob(blob, block)?;
-                        if self.value_offers > 0 && may_cache(blob, &self.how) {
-                            file.offer_value(blob.offset, &block);
+                        if self.value_offers > 0 && may_cache(file, blob, &self.how) {
+                            file.offer(blob.offset, &block);
                         }
                         Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }
                     }
@@ -425,7 +425,7 @@ impl Cursor {
             if self.how.looks_up() && is_offered {
                 // A leaf of a longer read would keep all of it.
                 let leaf = fetched.leaf.detach();
-                self.table.cache.offer(self.table.meta.id, fetched.child.offset(), &leaf);
+                self.table.offer(fetched.child.offset(), &leaf);
             }
         }
         let node = Node::of(&fetched.leaf).map_err(wrong)?;
@@ -523,14 +523,14 @@ impl Cursor {
 }
 
 /// Returns whether the cache may have a value that a cursor passes.
-fn may_cache(blob: BlobAt, how: &CursorHow) -> bool {
-    how.looks_up() && blob.value_len <= WALKED_BYTES_MAX
+fn may_cache(file: &TableFile, blob: BlobAt, how: &CursorHow) -> bool {
+    how.looks_up() && blob.value_len <= file.cache.value_bytes_max()
 }
 
 /// Returns a value of a file that is in the cache, if the cursor still looks there.
 fn cached(file: &TableFile, blob: BlobAt, how: &CursorHow, looks: u32) -> Option<Block> {
     let found =
-        if looks > 0 && may_cache(blob, how) { file.cache.peek(file.id(), blob.offset) } else { None };
+        if looks > 0 && may_cache(file, blob, how) { file.cache.peek(file.id(), blob.offset) } else { None };
     found.filter(|block| block.len() == blob.value_len as usize)
 }
 
@@ -598,8 +598,8 @@ impl Cursor {
         });
         let block = self.note(block)?;
         self.values.pass(blob);
-        if self.value_offers > 0 && may_cache(blob, &self.how) {
-            file.offer_value(blob.offset, &block);
+        if self.value_offers > 0 && may_cache(&file, blob, &self.how) {
+            file.offer(blob.offset, &block);
         }
         self.current = Current::Value { range: 0..block.len(), block, expires_s };
         Ok(())

@@ -248,16 +248,9 @@ impl TableFile {
         }
     }
 
-    /// Offers a checked value to the cache. One that was read with a page more than it fills, or with others, would keep twice its
-    /// memory there, or be left out for it: where the cache wants it, it has a copy.
-    pub(super) fn offer_value(&self, offset: u64, value: &Block) {
-        if value.pinned_bytes() <= value.len().next_power_of_two().max(UNIT) {
-            self.cache.offer(self.id, offset, value);
-        } else if self.cache.wants(self.id, offset, value.len())
-            && let Ok(copied) = self.engine.block_from(value)
-        {
-            self.cache.offer(self.id, offset, &copied.freeze());
-        }
+    /// Offers a checked leaf or value of this file to the cache.
+    pub(super) fn offer(&self, offset: u64, block: &Block) {
+        self.cache.offer(&self.engine, self.id, offset, block);
     }
 
     /// Returns a value from its checked blob in this file.

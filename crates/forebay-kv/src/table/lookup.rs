@@ -167,7 +167,7 @@ impl Table {
                     }
                 }
                 At::Blob(blob) => {
-                    if blob.value_len > WALKED_BYTES_MAX {
+                    if blob.value_len > self.cache.value_bytes_max() {
                         return Ok(Progress::Blob(blob));
                     }
                     let file = if blob.is_far() { blob.file } else { self.meta.id };
@@ -175,7 +175,7 @@ impl Table {
                     return Ok(match block.filter(|block| block.len() == blob.value_len as usize) {
                         Some(block) => Progress::Done(Some(self.value(block))),
                         // A walk stays in one file.
-                        None if blob.is_far() => Progress::Blob(blob),
+                        None if blob.is_far() || blob.value_len > WALKED_BYTES_MAX => Progress::Blob(blob),
                         None => Progress::Needs(at),
                     });
                 }
@@ -325,8 +325,7 @@ impl Lookup {
         let (cache, table) = (&self.table.cache, self.table.meta.id);
         match self.at {
             _ if !self.fill => {}
-            At::Node(_, LEAF) => cache.offer(table, offset, block),
-            At::Blob(_) => self.table.offer_value(offset, block),
+            At::Node(_, LEAF) | At::Blob(_) => self.table.offer(offset, block),
             At::Filter(_) | At::Node(..) => cache.insert(table, offset, block),
         }
     }

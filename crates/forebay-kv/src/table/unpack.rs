@@ -48,7 +48,7 @@ impl Table {
             Part::Leaf(child) => {
                 let leaf = self.unpacked_leaf(child, part)?;
                 if at.fill {
-                    self.cache.offer(self.meta.id, child.offset(), &leaf);
+                    self.offer(child.offset(), &leaf);
                 }
                 match self.visit(&leaf, child, LEAF, key, at.now_s)? {
                     Progress::Needs(next) => self.advance(key, at.now_s, next)?,
@@ -58,7 +58,7 @@ impl Table {
             Part::Blob(blob) => {
                 let value = self.unpacked_blob(blob, part)?;
                 if at.fill {
-                    self.cache.offer(self.meta.id, blob.offset, &value);
+                    self.offer(blob.offset, &value);
                 }
                 Progress::Done(Some(self.value(value)))
             }

@@ -112,7 +112,7 @@ impl TableWriter {
             HeaderFound::Ours { version, keyspace: spec.keyspace, leaf_bytes: spec.leaf_bytes },
             "a header is read back as it was written"
         );
-        if let Some(cache) = spec.cache.as_ref().filter(|_| spec.fill) {
+        if let Some(cache) = spec.cache.as_deref().filter(|_| spec.fill) {
             cache.look_for_room();
         }
         Ok(TableWriter {

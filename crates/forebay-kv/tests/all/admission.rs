@@ -173,3 +173,43 @@ fn a_short_range_that_is_wanted_again_is_read_from_memory() {
     assert_eq!(reads(&engine), before);
     store.close().wait().expect("closed");
 }
+
+/// Story: a value little longer than a power of two kept a buffer of twice its length in the cache, so a store of values of 4,097 bytes
+/// needed twice the memory of one of 4,096. Longer ones than 64 KiB were not cached at all.
+#[test]
+fn values_of_neighbouring_lengths_need_about_the_same_memory() {
+    let turns = |bytes: usize| {
+        let dir = dir();
+        let options = || {
+            let least = Options::new().memory_bytes_max(2 * Options::MEMORY_BYTES_MIN);
+            least.separation_bytes(64 << 10)
+        };
+        let count = 18 * MIB / bytes as u64;
+        let config = || Config::new().shards(1).arena_bytes(2 << 20).arena_bytes_max(40 << 20);
+        let engine = Engine::start(config()).expect("an engine");
+        let store = Store::open(&engine, dir.path(), options()).wait().expect("a store");
+        let keyspace = store.default_keyspace();
+        for number in 0..count {
+            keyspace.put(key(number), vec![number as u8; bytes]).relaxed().wait().expect("a put");
+        }
+        store.compact().wait().expect("a compaction");
+        store.close().wait().expect("closed");
+        let engine = Engine::start(config()).expect("an engine");
+        let store = Store::open(&engine, dir.path(), options()).wait().expect("a store");
+        let keyspace = store.default_keyspace();
+        let pass = || (0..count).for_each(|number| get(&keyspace, number));
+        // The first get of many looks for free memory.
+        (0..20).for_each(|_| pass());
+        let (before, memory) = (reads(&engine), engine.memory());
+        pass();
+        let again = reads(&engine) - before;
+        assert!(memory.held_bytes <= 40 << 20, "{memory:?}");
+        store.close().wait().expect("closed");
+        (again, count)
+    };
+    let lengths = [4_000, 4_096, 4_097, 5_000, 8_192, 8_193, 16_385, 32_769, 65_535, 65_536, 65_537, 80_001];
+    for bytes in lengths {
+        let (again, count) = turns(bytes);
+        assert!(again <= count / 50, "{again} of {count} values of {bytes} bytes were read again");
+    }
+}

@@ -200,7 +200,7 @@ pub struct MemoryStats {
     pub arena_bytes: u64,
     /// The limit of `arena_bytes`.
     pub arena_bytes_max: u64,
-    /// Bytes in buffers that live blocks and operations hold.
+    /// Bytes in buffers that live blocks and operations hold, and of blocks in ordinary memory that share the limit of `arena_bytes`.
     pub held_bytes: u64,
     /// Bytes of ordinary memory in use because the arena was empty.
     pub overflow_bytes: u64,

@@ -114,6 +114,8 @@ pub(crate) struct ArenaCounts {
     pub(crate) result_bytes: usize,
     /// Bytes of ordinary memory of long reads and their blocks.
     pub(crate) long_bytes: usize,
+    /// Bytes of ordinary memory that count towards `bytes_mapped_max` as the regions do.
+    pub(crate) exact_bytes: usize,
     /// Whether huge pages were requested and not refused.
     pub(crate) huge: bool,
 }
@@ -121,7 +123,7 @@ pub(crate) struct ArenaCounts {
 impl ArenaCounts {
     /// Returns the bytes that blocks and operations hold of all memory with a limit.
     pub(crate) fn bytes_held_in_all(&self) -> usize {
-        self.bytes_held + self.overflow_bytes + self.long_bytes
+        self.bytes_held + self.overflow_bytes + self.long_bytes + self.exact_bytes
     }
 }
 
@@ -212,6 +214,13 @@ impl Arena {
             false,
         )
         .ok_or_else(|| shared.no_memory())
+    }
+
+    /// Returns ordinary memory of exactly `len` bytes, which counts towards the arena's limit beside its regions; `None` if they leave too
+    /// little of it. For what a cache keeps: a buffer of a region may be twice as long.
+    #[cold]
+    pub(crate) fn alloc_exact(&self, len: usize) -> Option<Buffer> {
+        ordinary::allocate_within_limit(&self.0.0, len)
     }
 
     /// Reserves `bytes` of the line's allowance for an operation of this shard. If it has to wait, `ticket` becomes or stays its

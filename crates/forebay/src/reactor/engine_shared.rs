@@ -481,7 +481,7 @@ impl EngineShared {
         MemoryStats {
             arena_bytes: counts.bytes_mapped as u64,
             arena_bytes_max: counts.bytes_mapped_max as u64,
-            held_bytes: counts.bytes_held as u64,
+            held_bytes: (counts.bytes_held + counts.exact_bytes) as u64,
             overflow_bytes: counts.overflow_bytes as u64,
             overflow_allocations: counts.overflow_allocations,
             result_bytes: (counts.result_bytes + counts.long_bytes) as u64,

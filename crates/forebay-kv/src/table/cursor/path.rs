@@ -154,7 +154,7 @@ impl Step {
                         Pick::Key(_) => table.cache.insert(table.meta.id, child.offset(), &block),
                         // A cursor that traverses the table needs each inner node once.
                         Pick::First | Pick::Last => {
-                            table.cache.offer(table.meta.id, child.offset(), &block);
+                            table.offer(child.offset(), &block);
                         }
                     }
                     Some(block)

@@ -1,6 +1,6 @@
 //! Memory of the system's allocator behind the same headers as the arena's buffers, not registered with any ring: for when
 //! the arena has no buffer (*overflow*: counted and limited), for reads that are long for it (`line.rs`), and for bytes that a program
-//! keeps (results, copies, its own vectors). Each is as long as its bytes, or as whole pages of them.
+//! keeps (results, copies, its own vectors, what a cache holds). Each is as long as its bytes, or as whole pages of them.
 
 use std::alloc::{self, Layout};
 use std::mem::MaybeUninit;
@@ -35,6 +35,8 @@ pub(super) enum Account {
     Result(Arc<ArenaCore>),
     /// `long_bytes`, which is limited: reads that are long for the arena, and the blocks that they return.
     Long(Arc<ArenaCore>),
+    /// `exact_bytes`, which share the regions' limit.
+    Exact(Arc<ArenaCore>),
     /// The program's memory, which is not counted.
     Own,
 }
@@ -81,8 +83,19 @@ pub(super) fn allocate_long(shared: &Arc<ArenaCore>, len: usize) -> Option<Buffe
     allocate_exact(bytes, BUFFER_BYTES_MIN << shared.class_min, Account::Long(Arc::clone(shared)), false)
 }
 
-/// Returns a buffer of exactly `bytes` (at least one), at a multiple of `align`; `None` where the system has no memory. Counts `Result`
-/// and `Long` memory.
+/// Returns a buffer of exactly `len` bytes, if the regions leave so many of the arena's limit.
+pub(super) fn allocate_within_limit(shared: &Arc<ArenaCore>, len: usize) -> Option<Buffer> {
+    let most = shared.bytes_max.saturating_sub(shared.bytes_mapped.load(Ordering::Relaxed));
+    let fits = |used: usize| used.checked_add(len).filter(|total| *total <= most);
+    shared.exact_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+    let buffer = allocate_exact(len, 1, Account::Exact(Arc::clone(shared)), false);
+    // It was counted by both.
+    shared.exact_bytes.fetch_sub(len, Ordering::Relaxed);
+    buffer
+}
+
+/// Returns a buffer of exactly `bytes` (at least one), at a multiple of `align`; `None` where the system has no memory. Counts `Result`,
+/// `Long` and `Exact` memory.
 pub(super) fn allocate_exact(bytes: usize, align: usize, account: Account, zeroed: bool) -> Option<Buffer> {
     let is_huge = bytes >= HUGE_FROM_BYTES && align >= BUFFER_BYTES_MIN;
     let layout =
@@ -100,13 +113,14 @@ impl Account {
         match self {
             Account::Result(shared) => Some(&shared.result_bytes),
             Account::Long(shared) => Some(&shared.long_bytes),
+            Account::Exact(shared) => Some(&shared.exact_bytes),
             Account::Overflow(_) | Account::Own => None,
         }
     }
 }
 
 /// # Safety
-/// The layout's size is not zero. The bytes are counted already; on failure, `Result` and `Long` bytes are uncounted.
+/// The layout's size is not zero. The bytes are counted already; on failure, `Result`, `Long` and `Exact` bytes are uncounted.
 unsafe fn allocate(data: Layout, account: Account, zeroed: bool) -> Option<Buffer> {
     let is_apart = data.align() > align_of::<Record>();
     // SAFETY: the caller's promise.
@@ -178,7 +192,10 @@ unsafe fn system_memory(layout: Layout, zeroed: bool) -> Option<NonNull<u8>> {
 pub(super) unsafe fn shared<'a>(header: NonNull<Header>) -> Option<&'a Arc<ArenaCore>> {
     // SAFETY: the header is the first field of a record, which the live buffer keeps.
     match unsafe { &header.cast::<Record>().as_ref().account } {
-        Account::Overflow(shared) | Account::Result(shared) | Account::Long(shared) => Some(shared),
+        Account::Overflow(shared)
+        | Account::Result(shared)
+        | Account::Long(shared)
+        | Account::Exact(shared) => Some(shared),
         Account::Own => None,
     }
 }
@@ -206,6 +223,12 @@ pub(super) unsafe fn free(header: NonNull<Header>) {
         }
         Account::Result(shared) => (shared.result_bytes.fetch_sub(bytes, Ordering::Relaxed), "result"),
         Account::Long(shared) => (shared.long_bytes.fetch_sub(bytes, Ordering::Relaxed), "long"),
+        // The arena may grow by as much.
+        Account::Exact(shared) => {
+            let used = shared.exact_bytes.fetch_sub(bytes, Ordering::SeqCst);
+            shared.waiting.wake();
+            (used, "exact")
+        }
         Account::Own => (bytes, "own"),
     };
     debug_assert!(used >= bytes, "each {what} buffer is counted until it is freed");

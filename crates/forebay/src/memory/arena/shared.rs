@@ -47,6 +47,8 @@ pub(super) struct ArenaCore {
     pub(super) result_bytes: AtomicUsize,
     /// Bytes of ordinary memory of long reads and their blocks.
     pub(super) long_bytes: AtomicUsize,
+    /// Bytes of ordinary memory that count towards `bytes_max` beside the regions.
+    pub(super) exact_bytes: AtomicUsize,
     /// Start and length of each region, complete below `table_len`; never changed afterwards.
     table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
     table_len: AtomicUsize,
@@ -83,6 +85,7 @@ impl ArenaCore {
             overflow_allocations: AtomicU64::new(0),
             result_bytes: AtomicUsize::new(0),
             long_bytes: AtomicUsize::new(0),
+            exact_bytes: AtomicUsize::new(0),
             table: (0..REGIONS_MAX).map(|_| (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0))).collect(),
             table_len: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
@@ -328,6 +331,7 @@ impl ArenaCore {
             overflow_allocations: self.overflow_allocations.load(Ordering::Relaxed),
             result_bytes: self.result_bytes.load(Ordering::Relaxed),
             long_bytes: self.long_bytes.load(Ordering::Relaxed),
+            exact_bytes: self.exact_bytes.load(Ordering::Relaxed),
             huge: central.huge(),
         }
     }

@@ -28,12 +28,18 @@ impl ArenaCore {
     /// Returns the first node of which memory is scarce, if the arena may grow.
     pub(super) fn scarce_node(&self, central: &Central) -> Option<usize> {
         let mapped = self.bytes_mapped.load(Ordering::Relaxed);
-        if mapped >= self.bytes_max || self.asks_growth.get().is_none() {
+        if self.bytes_left() == 0 || self.asks_growth.get().is_none() {
             return None;
         }
         let nodes = self.nodes.count();
         let bound = (mapped / nodes / SCARCE_PART).clamp(SCARCE_BYTES_MIN, SCARCE_BYTES_MAX);
         (0..nodes).find(|node| central.free_bytes_of(*node) < bound)
+    }
+
+    /// Returns how many bytes the regions may grow by.
+    fn bytes_left(&self) -> usize {
+        let used = self.bytes_mapped.load(Ordering::Relaxed) + self.exact_bytes.load(Ordering::Relaxed);
+        self.bytes_max.saturating_sub(used) & !((BUFFER_BYTES_MIN << self.class_min) - 1)
     }
 
     /// Has the next region mapped and populated elsewhere, so that the shard that needs it does not wait for
@@ -105,7 +111,7 @@ impl ArenaCore {
     pub(super) fn growth_bytes(&self, class: usize) -> Option<usize> {
         let needed = BUFFER_BYTES_MIN << class;
         let mapped = self.bytes_mapped.load(Ordering::Relaxed);
-        let room = self.bytes_max.saturating_sub(mapped);
+        let room = self.bytes_left();
         // Larger steps for a larger arena, because a ring accepts a limited number of regions.
         let step = (mapped / GROWTH_PART)
             .max(self.bytes_max / (REGIONS_MAX / 2))
