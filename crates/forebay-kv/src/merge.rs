@@ -207,21 +207,37 @@ impl Run {
                 self.cursor = None;
                 continue;
             }
-            let (above, below) =
-                (self.bounds.is_above_low(cursor.key()), self.bounds.is_below_high(cursor.key()));
-            let (is_begun, is_over) = match self.how.direction {
-                Direction::Forward => (above, !below),
-                Direction::Backward => (below, !above),
-            };
-            if is_over {
-                self.tables.clear();
-                self.cursor = None;
-                return Ok(false);
-            }
-            if is_begun {
-                return Ok(true);
+            if let Some(is_within) = self.arrive() {
+                return Ok(is_within);
             }
         }
+    }
+
+    /// As [`advance`](Self::advance), within the leaf at the cursor; `None` if it is at the leaf's end.
+    fn advance_now(&mut self) -> Result<Option<bool>> {
+        while let Some(cursor) = self.cursor.as_mut().filter(|cursor| cursor.has_next()) {
+            cursor.next_key_now()?;
+            if let Some(is_within) = self.arrive() {
+                return Ok(Some(is_within));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether the entry at the cursor is within the bounds: not behind them, where the run ends. `None` before them.
+    fn arrive(&mut self) -> Option<bool> {
+        let key = self.cursor.as_ref().map_or(&[][..], Cursor::key);
+        let (above, below) = (self.bounds.is_above_low(key), self.bounds.is_below_high(key));
+        let (is_begun, is_over) = match self.how.direction {
+            Direction::Forward => (above, !below),
+            Direction::Backward => (below, !above),
+        };
+        if is_over {
+            self.tables.clear();
+            self.cursor = None;
+            return Some(false);
+        }
+        is_begun.then_some(true)
     }
 
     /// Returns the key to seek to within a table, unless the walk starts at the table's end.
@@ -243,6 +259,19 @@ impl Source {
             Source::Memory(memory) => Ok(memory.advance()),
             Source::Run(run) => run.advance().await,
         }
+    }
+
+    /// As [`advance`](Self::advance), without a wait; `None` if that is not possible.
+    fn advance_now(&mut self) -> Result<Option<bool>> {
+        match self {
+            Source::Memory(memory) => Ok(Some(memory.advance())),
+            Source::Run(run) => run.advance_now(),
+        }
+    }
+
+    /// Returns whether the value at the source has to be read.
+    fn is_unloaded(&self) -> bool {
+        matches!(self, Source::Run(run) if run.cursor.as_ref().is_some_and(Cursor::is_unloaded))
     }
 
     async fn load(&mut self) -> Result<()> {
@@ -273,12 +302,13 @@ pub(crate) struct Merge {
     /// Sources at the key returned last, the newest first.
     given: Vec<usize>,
     is_begun: bool,
+    is_unloaded: bool,
 }
 
 impl Merge {
     /// Creates a merge of sources, the newest first, all in this direction.
     pub(crate) fn new(sources: Vec<Source>, direction: Direction) -> Merge {
-        Merge { sources, direction, heap: Vec::new(), given: Vec::new(), is_begun: false }
+        Merge { sources, direction, heap: Vec::new(), given: Vec::new(), is_begun: false, is_unloaded: false }
     }
 
     /// Moves to the next key. Returns `false` behind the last. After an error, or if this future was dropped unfinished, the merge
@@ -290,6 +320,10 @@ impl Merge {
         if !self.is_begun {
             self.is_begun = true;
             self.begin().await?;
+        }
+        if let (true, Some(first)) = (std::mem::take(&mut self.is_unloaded), self.given.first()) {
+            self.sources[*first].load().await?;
+            return Ok(true);
         }
         if let ([index], true) = (&self.given[..], self.heap.is_empty()) {
             // One source is left: its next entry is the next one.
@@ -306,7 +340,51 @@ impl Merge {
                 self.push(index);
             }
         }
-        let Some(first) = self.pop() else { return Ok(false) };
+        let Some(first) = self.give() else { return Ok(false) };
+        // Loaded only now that the newest source is known: long values are read one at a time.
+        self.sources[first].load().await?;
+        Ok(true)
+    }
+
+    /// Moves to the next key if that needs no wait. Otherwise returns `false`: then [`next`](Self::next) moves there.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) fn next_now(&mut self) -> Result<bool> {
+        if !self.is_begun || self.is_unloaded {
+            return Ok(false);
+        }
+        if let ([index], true) = (&self.given[..], self.heap.is_empty()) {
+            match self.sources[*index].advance_now()? {
+                Some(true) => self.is_unloaded = self.sources[*index].is_unloaded(),
+                Some(false) => {
+                    self.given.clear();
+                    return Ok(false);
+                }
+                None => return Ok(false),
+            }
+            return Ok(!self.is_unloaded);
+        }
+        while let Some(&index) = self.given.last() {
+            let Some(is_there) = self.sources[index].advance_now()? else { return Ok(false) };
+            self.given.pop();
+            if is_there {
+                self.push(index);
+            }
+        }
+        let Some(first) = self.give() else { return Ok(false) };
+        self.is_unloaded = self.sources[first].is_unloaded();
+        Ok(!self.is_unloaded)
+    }
+
+    /// Returns whether [`next_now`](Self::next_now) has moved to a key whose value [`next`](Self::next) is to read.
+    pub(crate) fn is_unloaded(&self) -> bool {
+        self.is_unloaded
+    }
+
+    /// Moves all sources at the next key from the heap to those that are given. Returns the newest.
+    fn give(&mut self) -> Option<usize> {
+        let first = self.pop()?;
         self.given.push(first);
         while let Some(&next) = self.heap.first()
             && self.sources[next].key() == self.sources[first].key()
@@ -318,9 +396,7 @@ impl Merge {
             self.given.is_sorted() && !self.heap.iter().any(|index| self.given.contains(index)),
             "of the sources with this key the newest comes first, and each comes once"
         );
-        // Loaded only now that the newest source is known: long values are read one at a time.
-        self.sources[first].load().await?;
-        Ok(true)
+        Some(first)
     }
 
     /// Returns whether [`next`](Self::next) needs no further leaf.
@@ -360,11 +436,28 @@ impl Merge {
         self.given.len()
     }
 
-    /// Moves all sources to their first entries concurrently, as each may have to read.
+    /// Moves all sources to their first entries: runs concurrently, as each may have to read.
     async fn begin(&mut self) -> Result<()> {
-        let starting: Vec<_> = self.sources.iter_mut().map(|source| Box::pin(source.advance())).collect();
+        let is_run = |source: &Source| matches!(source, Source::Run(_));
+        let runs: Vec<usize> =
+            (0..self.sources.len()).filter(|index| is_run(&self.sources[*index])).collect();
+        for index in 0..self.sources.len() {
+            if let Source::Memory(memory) = &mut self.sources[index]
+                && memory.advance()
+            {
+                self.push(index);
+            }
+        }
+        if let [index] = runs[..] {
+            if self.sources[index].advance().await? {
+                self.push(index);
+            }
+            return Ok(());
+        }
+        let of_runs = self.sources.iter_mut().filter(|source| is_run(source));
+        let starting: Vec<_> = of_runs.map(|source| Box::pin(source.advance())).collect();
         let answers = all(starting).await;
-        for (index, answer) in answers.into_iter().enumerate() {
+        for (index, answer) in runs.into_iter().zip(answers) {
             if answer? {
                 self.push(index);
             }

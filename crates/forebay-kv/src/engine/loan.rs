@@ -36,7 +36,7 @@ fn needed(commit: &Commit) -> u64 {
 
 impl StoreCore {
     /// Counts reads of tables. One of many looks for memory that the cache may fill.
-    pub(super) fn look_for_room(&self, reads: usize) {
+    pub(crate) fn look_for_room(&self, reads: usize) {
         if self.cache.is_look_due(reads as u64) {
             self.lend();
             self.cache.look_for_room();

@@ -19,9 +19,9 @@ use crate::table::{CursorHow, Direction, Entry, Leave};
 use crate::value::{HeldShare, Value};
 use crate::view::Moment;
 
-/// Maximum entries of one fetch; the first fetches one entry, each further fetch twice as many as the one before.
+/// Maximum entries of one fetch, and after it without another; the first fetches one entry, a further one as many as were returned.
 const AHEAD_MAX: usize = 32;
-/// Bytes of values after which a fetch ends.
+/// Bytes of values after which a fetch ends, and after which another is due.
 const AHEAD_BYTES: u64 = 32 << 10;
 /// Maximum bytes of a range's reads that are in flight or not consumed.
 const READ_BYTES_MAX: u64 = 1 << 20;
@@ -41,7 +41,11 @@ pub struct Range {
     wanted: RangeSpec,
     stage: Stage,
     fetched: VecDeque<Pair>,
-    count: usize,
+    /// Number of entries that it has returned.
+    given: usize,
+    /// Entries that it may return without a fetch, and the bytes of their values: a fetch checks the program's share of the memory,
+    /// and yields.
+    unchecked: (usize, u64),
 }
 
 /// The source and the bounds of a range.
@@ -51,8 +55,8 @@ struct RangeSpec {
     moment: Moment,
     bounds: Arc<Bounds>,
     direction: Direction,
-    /// The last key of the entries that an earlier [`Work`] has read.
-    last: Option<Vec<u8>>,
+    /// Where the entries begin that an earlier [`Work`] has left.
+    left: Option<Bound<Vec<u8>>>,
     is_fresh: bool,
     /// Whether separated values are left unread.
     is_of_keys: bool,
@@ -61,11 +65,11 @@ struct RangeSpec {
 impl RangeSpec {
     /// Returns the bounds of the remaining entries.
     fn bounds_left(&self) -> Arc<Bounds> {
-        let Some(last) = self.last.clone().map(Bound::Excluded) else { return self.bounds.clone() };
+        let Some(left) = self.left.clone() else { return self.bounds.clone() };
         let Bounds { low, high } = &*self.bounds;
         Arc::new(match self.direction {
-            Direction::Forward => Bounds { low: last, high: high.clone() },
-            Direction::Backward => Bounds { low: low.clone(), high: last },
+            Direction::Forward => Bounds { low: left, high: high.clone() },
+            Direction::Backward => Bounds { low: low.clone(), high: left },
         })
     }
 }
@@ -101,9 +105,16 @@ impl Range {
     pub(crate) fn new(handle: &Arc<Handle>, keyspace: u32, bounds: Bounds, at: Option<Moment>) -> Range {
         let moment = at.unwrap_or_else(|| handle.shared.pin());
         let (bounds, direction) = (Arc::new(bounds), Direction::Forward);
-        let (last, is_fresh, is_of_keys) = (None, false, false);
-        let wanted = RangeSpec { keyspace, moment, bounds, direction, last, is_fresh, is_of_keys };
-        Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
+        let (left, is_fresh, is_of_keys) = (None, false, false);
+        let wanted = RangeSpec { keyspace, moment, bounds, direction, left, is_fresh, is_of_keys };
+        Range {
+            handle: handle.clone(),
+            wanted,
+            stage: Stage::Begun,
+            fetched: VecDeque::new(),
+            given: 0,
+            unchecked: (0, 0),
+        }
     }
 
     /// Returns a range whose first result is an error.
@@ -141,9 +152,9 @@ impl Range {
         if !matches!(self.stage, Stage::Failed(_)) {
             self.stage = Stage::Begun;
         }
-        self.wanted.last = None;
+        self.wanted.left = None;
         self.fetched.clear();
-        self.count = 1;
+        self.given = 0;
         self
     }
 
@@ -194,6 +205,11 @@ impl Range {
     fn poll_next_entry(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Pair>>> {
         loop {
             if let Some(entry) = self.fetched.pop_front() {
+                self.given += 1;
+                return Poll::Ready(Ok(Some(entry)));
+            }
+            if let Some(entry) = self.entry_now()? {
+                self.given += 1;
                 return Poll::Ready(Ok(Some(entry)));
             }
             let work = match std::mem::replace(&mut self.stage, Stage::Over) {
@@ -227,15 +243,43 @@ impl Range {
                 self.stage = Stage::Begun;
                 return Poll::Ready(Err(error));
             }
-            self.stage = Stage::Fetching(Box::pin(work.fetch(self.count)));
-            self.count = (self.count * 2).min(2 * AHEAD_MAX);
+            let count = if work.merge.has_next() { 1 } else { (self.given + 1).min(2 * AHEAD_MAX) };
+            self.unchecked = (AHEAD_MAX, AHEAD_BYTES);
+            self.stage = Stage::Fetching(Box::pin(work.fetch(count)));
         }
+    }
+
+    /// Returns the next entry if that needs no wait. After an error the range is at its end.
+    fn entry_now(&mut self) -> Result<Option<Pair>> {
+        let Stage::Idle(work) = &mut self.stage else { return Ok(None) };
+        let (entries, bytes) = &mut self.unchecked;
+        if work.is_fresh != self.wanted.is_fresh {
+            return Ok(None);
+        }
+        while *entries > 0 && *bytes > 0 {
+            *entries -= 1;
+            match work.merge.next_now() {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error) => {
+                    self.stage = Stage::Over;
+                    return Err(error);
+                }
+            }
+            if let Some(value) = work.value() {
+                *bytes = bytes.saturating_sub(value.held_bytes());
+                return Ok(Some((work.merge.key().to_vec(), value)));
+            }
+        }
+        Ok(None)
     }
 
     /// Lets the next [`Work`] begin behind the entries that this one has read.
     fn pass(&mut self, work: &Work) {
         if let key @ [_, ..] = work.merge.key() {
-            self.wanted.last = Some(key.to_vec());
+            let key = key.to_vec();
+            let is_returned = !work.merge.is_unloaded();
+            self.wanted.left = Some(if is_returned { Bound::Excluded(key) } else { Bound::Included(key) });
         }
     }
 }
@@ -247,6 +291,7 @@ impl Work {
         if view.version.is_dropped(*keyspace) {
             return Err(Error::dropped_keyspace());
         }
+        shared.look_for_room(1);
         let (class, is_fresh) = (forebay::shard::class(), wanted.is_fresh);
         let mut how = CursorHow { class, is_fresh, ..CursorHow::range(*direction) };
         let mut sources: Vec<Source> = view

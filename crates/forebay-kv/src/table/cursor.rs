@@ -266,6 +266,23 @@ impl Cursor {
         self.note(moved)
     }
 
+    /// As [`next_key`](Self::next_key), while [`has_next`](Self::has_next).
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) fn next_key_now(&mut self) -> Result<bool> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let moved = self.take();
+        self.note(moved)
+    }
+
+    /// Returns whether the value at the cursor is left to [`load`](Self::load).
+    pub(crate) fn is_unloaded(&self) -> bool {
+        matches!(self.current, Current::Blob(..))
+    }
+
     /// Returns the key at the cursor; empty if it is at no entry.
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
