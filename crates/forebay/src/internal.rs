@@ -1,7 +1,7 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
 //! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
-//! forked](is_forked), `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
+//! forked](is_forked), `forebay-kv` caches copies ([`exact_copy`]), `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
 //! `forebay-measure` counts cached pages; a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the
 //! feature `_sim`.
 

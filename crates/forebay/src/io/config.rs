@@ -160,8 +160,9 @@ impl Config {
         self
     }
 
-    /// Sets the most I/O memory, in bytes; the arena grows to it in steps when blocks are held. More than the
-    /// memory that this process may use counts as that. Default: a quarter of it, at most 1 GiB.
+    /// Sets the most I/O memory, in bytes; the arena grows to it in steps when blocks are held. Ordinary memory in which
+    /// `forebay-kv` caches blocks counts towards it. More than the memory that this process may use counts as that. Default: a
+    /// quarter of it, at most 1 GiB.
     ///
     /// With less than 128 KiB, or 0, reads have ordinary memory instead ([`overflow_bytes_max`](Config::overflow_bytes_max)), which is
     /// slower; [`Engine::health`](crate::Engine::health) says so. With neither the engine does not start.
