@@ -16,10 +16,8 @@ const LOOK_EVERY: u64 = 1024;
 
 /// Memory that a block in memory of its exact length needs in addition.
 const RECORD_BYTES: u64 = 160;
-/// The bounds of the length above which values are not cached: a small cache would hold too few of them, and of longer ones the device
-/// is most of the time of a get.
+/// Values up to this length are cached however small the cache is.
 const VALUE_BYTES_MIN: u64 = 64 << 10;
-const VALUE_BYTES_MAX: u64 = 1 << 20;
 
 /// The blocks of all tables in memory. Pinned blocks are only counted here; the others are evictable.
 pub(crate) struct Cache {
@@ -226,7 +224,7 @@ impl Cache {
 
     /// Returns the length above which a value is not cached.
     pub(crate) fn value_bytes_max(&self) -> u32 {
-        self.blocks.block_bytes_max().clamp(VALUE_BYTES_MIN, VALUE_BYTES_MAX) as u32
+        u32::try_from(self.blocks.block_bytes_max().max(VALUE_BYTES_MIN)).unwrap_or(u32::MAX)
     }
 
     /// Removes a block of a table that is being deleted, and leaves its memory to the next [`fill`](Self::fill).

@@ -207,8 +207,7 @@ fn values_of_neighbouring_lengths_need_about_the_same_memory() {
         store.close().wait().expect("closed");
         (again, count)
     };
-    let lengths = [4_000, 4_096, 4_097, 5_000, 8_192, 8_193, 16_385, 32_769, 65_535, 65_536, 65_537, 80_001];
-    for bytes in lengths {
+    for bytes in [4_097, 65_537] {
         let (again, count) = turns(bytes);
         assert!(again <= count / 50, "{again} of {count} values of {bytes} bytes were read again");
     }

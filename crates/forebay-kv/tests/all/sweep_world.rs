@@ -43,6 +43,15 @@ static FITTING_VALUE: Axis = Axis {
     steps: &[],
     limit: None,
 };
+static JUST_FITTING_VALUE: Axis = Axis {
+    name: "store value of gets of what just fits",
+    unit: "bytes",
+    package: "forebay-kv",
+    range: INLINE + 1..=80 * KIB,
+    crosses: &[("VALUE_BYTES_MIN", 64 << 10)],
+    steps: &[],
+    limit: None,
+};
 static PUT_VALUE: Axis = Axis {
     name: "store value of a put",
     unit: "bytes",
@@ -346,6 +355,32 @@ async fn gets_of_what_fits(engine: Engine, at: u64) -> Attempt {
     got?;
     store.close().await?;
     Ok(loaded + read)
+}
+
+/// More than half of the cache of the smallest store.
+const JUST_FITTING: u64 = 6 * MIB;
+
+/// Story: a value a little longer than a power of two kept a buffer of twice its length in the cache, and one above 64 KiB was not cached.
+///
+/// Gets all keys again and again, until nothing is read any more.
+async fn gets_of_what_just_fits(engine: Engine, at: u64) -> Attempt {
+    let count_of = JUST_FITTING / (at + BESIDE);
+    let options = options().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(256 << 10);
+    let store = cold_with(&engine, options, entries(count_of, at)).await?;
+    let keys = store.default_keyspace();
+    let pass = async || {
+        for number in 0..count_of {
+            check(keys.get(&key(number)).await?.as_deref(), number, at)?;
+        }
+        Ok::<_, Box<dyn std::error::Error>>(())
+    };
+    for _ in 0..4 {
+        pass().await?;
+    }
+    let (got, cost) = count(pass()).await;
+    got?;
+    store.close().await?;
+    Ok(cost)
 }
 
 /// Gets all keys, and reads them with a range.
@@ -682,6 +717,7 @@ fn loads(points: Points) {
     Sweep::judge_all(&[
         meter::sweep_worlds(&LOAD_VALUE, points, &config(), of_load, load_value),
         meter::sweep_worlds(&FITTING_VALUE, points, &config(), free, gets_of_what_fits),
+        meter::sweep_worlds(&JUST_FITTING_VALUE, points, &config(), free, gets_of_what_just_fits),
     ]);
 }
 
