@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use forebay::Block;
-use forebay_cache::BlockCache;
+use forebay_cache::{BlockCache, thread_number};
 
 use crate::is_broken;
 
@@ -49,9 +49,31 @@ enum Repr {
     Bytes(Bytes),
 }
 
-/// Count of the bytes that the program holds, and the loan of the rest of its share (`engine/loan.rs`).
+/// Parts of a count that threads change.
+const STRIPES: usize = 8;
+/// The bytes by which such a part grows and shrinks.
+const SPARE_BYTES: u64 = 8 << 10;
+
+/// Count of the bytes that the program holds. Threads change parts of it that are mostly their own: where all change one number, each
+/// get on several processors waits for the others' caches.
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
+    stripes: [Arc<HeldStripe>; STRIPES],
+    count: Arc<HeldCount>,
+}
+
+/// A part of a count, on a cache line of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct HeldStripe {
+    /// Bytes that are counted and not held.
+    spare: AtomicU64,
+    count: Arc<HeldCount>,
+}
+
+/// The bytes that all stripes have counted, and the loan of the rest of the share (`engine/loan.rs`).
+#[derive(Debug)]
+pub(crate) struct HeldCount {
     bytes: AtomicU64,
     /// The most bytes for which nothing of the loan is taken back. A change of one of the two is followed by a check of the other.
     free: AtomicU64,
@@ -74,33 +96,73 @@ struct Loan {
 /// A share of [`HeldBytes`], counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldShare {
-    all: Option<Arc<HeldBytes>>,
+    stripe: Option<Arc<HeldStripe>>,
     bytes: u64,
 }
 
 impl Default for HeldBytes {
     fn default() -> HeldBytes {
-        HeldBytes {
-            bytes: AtomicU64::new(0),
-            free: AtomicU64::new(u64::MAX),
-            others: AtomicU64::new(0),
-            loan: Mutex::default(),
-            blocks: Weak::new(),
-        }
+        HeldBytes::new(Weak::new())
+    }
+}
+
+impl Deref for HeldBytes {
+    type Target = HeldCount;
+
+    fn deref(&self) -> &HeldCount {
+        &self.count
     }
 }
 
 impl HeldBytes {
+    fn new(blocks: Weak<BlockCache>) -> HeldBytes {
+        let (bytes, free, others) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        let count = Arc::new(HeldCount { bytes, free, others, loan: Mutex::default(), blocks });
+        let stripe = |_| Arc::new(HeldStripe { spare: AtomicU64::new(0), count: count.clone() });
+        HeldBytes { stripes: std::array::from_fn(stripe), count }
+    }
+
     /// Returns a count whose share may be lent to a cache.
     pub(crate) fn lending_to(blocks: &Arc<BlockCache>) -> Arc<HeldBytes> {
-        Arc::new(HeldBytes { blocks: Arc::downgrade(blocks), ..HeldBytes::default() })
+        Arc::new(HeldBytes::new(Arc::downgrade(blocks)))
     }
 
     /// Returns the bytes that all [`Value`]s keep from other use.
     pub(crate) fn get(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        let spare: u64 = self.stripes.iter().map(|stripe| stripe.spare.load(Ordering::Relaxed)).sum();
+        self.bytes.load(Ordering::Relaxed).saturating_sub(spare)
     }
 
+    /// Returns the calling thread's part.
+    fn stripe(&self) -> &Arc<HeldStripe> {
+        &self.stripes[thread_number() % STRIPES]
+    }
+}
+
+impl HeldStripe {
+    fn add(&self, bytes: u64) {
+        let less = |spare: u64| spare.checked_sub(bytes);
+        if self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
+            self.count.add(bytes + SPARE_BYTES);
+            self.spare.fetch_add(SPARE_BYTES, Ordering::Relaxed);
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let spare = self.spare.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if spare > 2 * SPARE_BYTES {
+            let surplus = spare - SPARE_BYTES;
+            let less = |spare: u64| spare.checked_sub(surplus);
+            // Otherwise others have taken of it meanwhile.
+            if self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                let before = self.count.bytes.fetch_sub(surplus, Ordering::Relaxed);
+                debug_assert!(before >= surplus, "what is held is counted until it goes");
+            }
+        }
+    }
+}
+
+impl HeldCount {
     /// Returns the bytes of the share that are lent, and of other shares.
     pub(crate) fn lent_bytes(&self, blocks: &BlockCache) -> (u64, u64) {
         let loan = self.loan();
@@ -115,7 +177,8 @@ impl HeldBytes {
         loan.share = share;
         self.others.store(others, Ordering::Relaxed);
         if !std::mem::take(&mut loan.is_wanted) {
-            let kept = self.get() + others + loan.bytes + share / HEADROOM_PART;
+            let held = self.bytes.load(Ordering::Relaxed);
+            let kept = held + others + loan.bytes + share / HEADROOM_PART;
             loan.bytes += blocks.lend(share.saturating_sub(kept));
         }
         self.settle(&mut loan);
@@ -166,18 +229,21 @@ impl HeldShare {
     }
 
     pub(crate) fn new(all: Option<&Arc<HeldBytes>>, bytes: u64) -> HeldShare {
-        if let Some(all) = all {
-            all.add(bytes);
+        HeldShare::of(all.map(|all| all.stripe()), bytes)
+    }
+
+    fn of(stripe: Option<&Arc<HeldStripe>>, bytes: u64) -> HeldShare {
+        if let Some(stripe) = stripe {
+            stripe.add(bytes);
         }
-        HeldShare { all: all.cloned(), bytes }
+        HeldShare { stripe: stripe.cloned(), bytes }
     }
 }
 
 impl Drop for HeldShare {
     fn drop(&mut self) {
-        if let Some(all) = &self.all {
-            let before = all.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-            debug_assert!(before >= self.bytes, "what is held is counted until it goes");
+        if let Some(stripe) = &self.stripe {
+            stripe.give_back(self.bytes);
         }
     }
 }
@@ -227,7 +293,7 @@ impl AsRef<[u8]> for Value {
 
 impl Clone for Value {
     fn clone(&self) -> Value {
-        Value { bytes: self.bytes.clone(), held: HeldShare::new(self.held.all.as_ref(), self.held.bytes) }
+        Value { bytes: self.bytes.clone(), held: HeldShare::of(self.held.stripe.as_ref(), self.held.bytes) }
     }
 }
 

@@ -522,20 +522,21 @@ fn overflow_is_counted_and_limited() {
 /// Memory of an exact length and the regions share one limit, from both sides.
 #[test]
 fn exact_memory_and_regions_share_a_limit() {
-    let arena = arena(0, 4 << 20, 0, 1);
-    let held: Vec<Block> = (0..3).map(|_| block(arena.alloc_exact(1_000_001).unwrap())).collect();
-    assert_eq!((arena.counts().exact_bytes, held[0].pinned_bytes()), (3_000_003, 1_000_001));
-    assert!(arena.alloc_exact(1_200_000).is_none(), "beyond the limit");
+    const MOST: usize = 64 << 10;
+    let arena = arena(0, MOST, 0, 1);
+    let held: Vec<Block> = (0..3).map(|_| block(arena.alloc_exact(15_001).unwrap())).collect();
+    assert_eq!((arena.counts().exact_bytes, held[0].pinned_bytes()), (45_003, 15_001));
+    assert!(arena.alloc_exact(MOST - 45_002).is_none(), "beyond the limit");
     let buffers = take_all(&arena);
     let counts = arena.counts();
-    let (used, left) = (counts.bytes_mapped + counts.exact_bytes, (4 << 20) - 3_000_003);
-    assert!(used <= 4 << 20 && buffers.len() == left / 4096, "{counts:?}");
-    assert!(arena.alloc_exact(8192).is_none(), "regions have the rest");
+    let used = counts.bytes_mapped + counts.exact_bytes;
+    assert!(used <= MOST && buffers.len() == (MOST - 45_003) / 4096, "{counts:?}");
+    assert!(arena.alloc_exact(4096).is_none(), "regions have the rest");
     assert_eq!(arena.alloc_local(1).unwrap_err(), AllocError::NoMemory { held: used as u64 });
     drop(held);
     assert_eq!(arena.counts().exact_bytes, 0);
+    let last = block(arena.alloc_exact(100).unwrap());
     assert!(arena.alloc_local(1).is_ok(), "the regions grow by what is free again");
-    let last = block(arena.alloc_exact(8192).unwrap());
     drop((buffers, arena));
     assert!(last.iter().all(|byte| *byte == 7), "it outlives the arena");
 }
