@@ -62,7 +62,7 @@ pub(crate) struct HeldBytes {
     count: Arc<HeldCount>,
 }
 
-/// A part of a count, on a cache line of its own.
+/// The counter of some of the threads, on a separate cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct HeldStripe {

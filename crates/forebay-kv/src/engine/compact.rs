@@ -35,7 +35,7 @@ const EXPIRY_MAX: Duration = Duration::from_secs(600);
 const STUCK_MAX: usize = 16;
 
 /// The keyspaces of a full store whose next job found no space. They are passed over until those of all others were tried: a short
-/// job may free what a long one needs.
+/// job may free the space for a long one.
 #[derive(Default)]
 struct StuckJobs {
     keyspaces: BTreeSet<u32>,
@@ -48,6 +48,8 @@ struct Failure {
     jobs: usize,
     /// The fewest bytes that one of the jobs wrote before it found no space.
     bytes: u64,
+    /// Whether the store was full already.
+    was_full: bool,
 }
 
 impl StuckJobs {
@@ -57,13 +59,16 @@ impl StuckJobs {
         let jobs = before.as_ref().map_or(0, |before| before.jobs) + 1;
         let least = before.map_or(u64::MAX, |before| before.bytes);
         let bytes = least.min(shared.full.bytes_in_vain(Work::Compaction));
-        self.failure = Some(Failure { error, jobs, bytes });
-        shared.full.is_full() && self.keyspaces.insert(keyspace) && jobs < STUCK_MAX
+        let was_full = shared.full.is_full();
+        self.failure = Some(Failure { error, jobs, bytes, was_full });
+        was_full && self.keyspaces.insert(keyspace) && jobs < STUCK_MAX
     }
 
-    /// Ends an attempt.
+    /// Ends an attempt. Where other jobs have ended the full state meanwhile, those that failed are picked again.
     fn end_attempt(&mut self, shared: &StoreCore) {
-        if let Some(Failure { error, bytes, .. }) = self.failure.take() {
+        if let Some(Failure { error, bytes, was_full, .. }) = self.failure.take()
+            && (!was_full || shared.full.is_full())
+        {
             shared.full.set_in_vain(Work::Compaction, bytes);
             shared.lacks_space(Work::Compaction, &error);
         }

@@ -217,7 +217,7 @@ impl Arena {
     }
 
     /// Returns ordinary memory of exactly `len` bytes, which counts towards the arena's limit beside its regions; `None` if they leave too
-    /// little of it. For what a cache keeps: a buffer of a region may be twice as long.
+    /// little of it. For caches: a region's buffer may be twice as long.
     #[cold]
     pub(crate) fn alloc_exact(&self, len: usize) -> Option<Buffer> {
         ordinary::allocate_within_limit(&self.0.0, len)

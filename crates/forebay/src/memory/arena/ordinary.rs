@@ -1,6 +1,6 @@
 //! Memory of the system's allocator behind the same headers as the arena's buffers, not registered with any ring: for when
 //! the arena has no buffer (*overflow*: counted and limited), for reads that are long for it (`line.rs`), and for bytes that a program
-//! keeps (results, copies, its own vectors, what a cache holds). Each is as long as its bytes, or as whole pages of them.
+//! keeps (results, copies, its own vectors, cached blocks). Each is as long as its bytes, or as whole pages of them.
 
 use std::alloc::{self, Layout};
 use std::mem::MaybeUninit;
