@@ -41,6 +41,8 @@ pub enum Mutant {
     IngestInParts,
     /// Level 0 is always merged with all that lies below it.
     RunsNotMade,
+    /// A full store continues a job whatever is left of it.
+    LargeJobContinued,
     /// Deletions stay in a memtable that is not full.
     DeletionsNotFlushed,
     /// A put leaves the cache the memory that the memtables lent it.

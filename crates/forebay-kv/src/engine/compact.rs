@@ -102,7 +102,8 @@ impl Compaction {
         self.progress().as_ref().and_then(|begun| pick::begun(version, how, begun))
     }
 
-    /// Returns whether a job ran out of space, and since then no job of several runs has completed, nor has compaction come to rest.
+    /// Returns whether a job ran out of space, and since then no job of several runs has rewritten tables, nor has compaction come to
+    /// rest.
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
     }

@@ -372,14 +372,7 @@ impl<'l> Shape<'l> {
         let meant = &level0[first.max(level0.len().saturating_sub(LEVEL0_MAX))..];
         let mut bytes = 0;
         let fits = |table: &&Arc<Table>| {
-            let (meta, is_first) = (table.meta(), bytes == 0);
-            // Deletions add nothing to the target, and keys whose values stay add little: the more of them are merged together, the
-            // fewer bytes are written. Values that do not stay are written again.
-            let rest = meta.key_bytes();
-            let stay = meta.bytes - rest;
-            let is_little = stay > 0 && rest < stay + SHORT_BYTES;
-            let each = if is_little { 0 } else { rest / meta.entries.max(1) };
-            let added = each * meta.entries.saturating_sub(meta.deleted);
+            let (added, is_first) = (added_bytes(table), bytes == 0);
             bytes += added;
             !self.is_full || is_first || added == 0 || bytes <= self.memtable_bytes
         };
@@ -417,6 +410,21 @@ impl<'l> Shape<'l> {
         // A piece rewrites one table of the target, whose file stays if it has values.
         let has_values = |table: &&Arc<Table>| key_bytes(table) < table.meta().bytes;
         let staying: u64 = job.lower.iter().filter(has_values).map(key_bytes).sum();
+    /// Returns whether a full disk has space for the rest of a job, of which keys up to `end` are done: as much as for a job that is
+    /// picked then.
+    fn fits(&self, job: &Job, end: &[u8]) -> bool {
+        let is_staying =
+            |table: &&Arc<Table>| self.levels.level(0).iter().any(|known| Arc::ptr_eq(known, table));
+        let staying: Vec<&Arc<Table>> = job.uppers().filter(is_staying).collect();
+        let bytes = |tables: &[Arc<Table>]| tables.iter().map(|table| table.meta().bytes).sum::<u64>();
+        let left = &job.lower[job.lower.partition_point(|table| *table.meta().largest <= *end)..];
+        let part = bytes(left) as f64 / bytes(&job.lower).max(1) as f64;
+        let added: u64 = staying.iter().map(|table| added_bytes(table)).sum();
+        staying.len() < 2
+            || added as f64 * part <= self.memtable_bytes as f64
+            || is_broken!(LargeJobContinued)
+    }
+
         let longest = job.lower.iter().map(key_bytes).max().unwrap_or(SHORT_BYTES);
         Some((job, 2 * upper + staying + longest))
     }
@@ -503,6 +511,17 @@ fn sparse_files(levels: &Levels, is_resting: bool, is_full: bool) -> BTreeSet<u3
 fn overlap<'l>(levels: &'l Levels, level: usize, smallest: &[u8], largest: &[u8]) -> &'l [Arc<Table>] {
     let tables = levels.level(level);
     let begin = tables.partition_point(|table| *table.meta().largest < *smallest);
+/// Returns the bytes that a table of level 0 adds to the target. Deletions add nothing, and keys whose values stay add little: the
+/// more of them are merged together, the fewer bytes are written. Values that do not stay are written again.
+fn added_bytes(table: &Table) -> u64 {
+    let meta = table.meta();
+    let rest = meta.key_bytes();
+    let stay = meta.bytes - rest;
+    let is_little = stay > 0 && rest < stay + SHORT_BYTES;
+    let each = if is_little { 0 } else { rest / meta.entries.max(1) };
+    each * meta.entries.saturating_sub(meta.deleted)
+}
+
     let end = tables.partition_point(|table| *table.meta().smallest <= *largest);
     debug_assert!(begin <= end, "tables of level {level} are sorted and do not overlap");
     tables.get(begin..end).unwrap_or_default()
@@ -623,7 +642,8 @@ pub(crate) fn spare_bytes_wanted(version: &Version, how: &How<'_>) -> Option<u64
 }
 
 /// Returns the rest of a job of which some pieces are done, unless its next piece found no space, or a table was removed. The
-/// output of its finished pieces is duplicated until the job is whole, also while the disk is full.
+/// output of its finished pieces is duplicated until the job is whole. On a full disk the rest must add little: the space of the
+/// reserve is for smaller jobs.
 pub(crate) fn begun(version: &Version, how: &How<'_>, begun: &Progress) -> Option<Job> {
     if begun.is_stuck {
         return None;
@@ -634,7 +654,8 @@ pub(crate) fn begun(version: &Version, how: &How<'_>, begun: &Progress) -> Optio
         tables.find(|table| table.id() == *id).cloned()
     };
     let upper = begun.upper.iter().map(|run| run.iter().map(table).collect::<Option<Vec<_>>>());
-    shape.job(begun.keyspace, begun.level, upper.collect::<Option<Vec<_>>>()?, begun.target)
+    let job = shape.job(begun.keyspace, begun.level, upper.collect::<Option<Vec<_>>>()?, begun.target)?;
+    (!how.is_full || shape.fits(&job, &begun.end)).then_some(job)
 }
 
 /// Returns whether some work does not wait for rest.

@@ -31,7 +31,7 @@ const PIECES: u64 = 8;
 ///
 /// A long job is run piece by piece: the tables that a piece has rewritten are removed before the next piece starts. On a full disk
 /// each piece rewrites one table, so that the job needs space for one table; so it does after a job that found no space, until a
-/// job of several runs is done or no job is left, except with tables of level 0: they stay until the last piece, and the output of
+/// job of several runs has rewritten tables or no job is left, except with tables of level 0: they stay until the last piece, and the output of
 /// finished pieces is duplicated. A partly finished job continues after its last piece if no other job has run since.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
             let mut left = compaction.progress();
             *left = left.take().or(begun.map(Progress::stuck));
         }
-        Ok(true) if runs > 1 && !is_full => compaction.is_tight.store(false, Ordering::Relaxed),
+        Ok(true) if runs > 1 && bytes > 0 && !is_full => compaction.is_tight.store(false, Ordering::Relaxed),
         _ => {}
     }
     ran
@@ -92,6 +92,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
 
 /// Runs a job, of which keys up to `low` are done, in pieces that need space for so many bytes of the target.
 async fn pieces(shared: &Arc<StoreCore>, job: Job, low: Bound<Vec<u8>>, piece_bytes: u64) -> Result<bool> {
+    let is_full = shared.full.is_full();
     if job.lower.len() < 2 || job.lower.iter().map(|table| table.meta().bytes).sum::<u64>() <= piece_bytes {
         let passed = job.uppers().map(|table| table.id()).collect();
         return part(shared, &job, Bounds { low, high: Bound::Unbounded }, passed, true).await;
@@ -107,6 +108,10 @@ async fn pieces(shared: &Arc<StoreCore>, job: Job, low: Bound<Vec<u8>>, piece_by
             return Ok(false);
         }
         *shared.compaction.progress() = begun;
+        // A disk that is full by now may have no space for what is left: then a smaller job runs first.
+        if !is_full {
+            shared.full.check_growth()?;
+        }
     }
     Ok(true)
 }
