@@ -49,9 +49,18 @@ struct Inner {
     text: Text,
     /// Places of the entries, ordered by keyspace, by key, and from the newest version to the oldest.
     tree: Tree,
-    /// Keyspaces with entries here, ascending, each with the number of its deletions.
-    keyspaces: Vec<(u32, u64)>,
+    /// Keyspaces with entries here, ascending, each with what was written to it.
+    keyspaces: Vec<(u32, Tally)>,
     entries: usize,
+}
+
+/// What was written to a keyspace; every version of a key counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) deletions: u64,
+    pub(crate) puts: u64,
+    /// The bytes of the keys and values that were put.
+    pub(crate) put_bytes: u64,
 }
 
 /// A version of a key, copied from a memtable.
@@ -119,10 +128,16 @@ impl Inner {
         self.entries += 1;
         let found = self.keyspaces.binary_search_by_key(&entry.keyspace, |(keyspace, _)| *keyspace);
         let index = found.unwrap_or_else(|index| {
-            self.keyspaces.insert(index, (entry.keyspace, 0));
+            self.keyspaces.insert(index, (entry.keyspace, Tally::default()));
             index
         });
-        self.keyspaces[index].1 += u64::from(entry.deleted);
+        let tally = &mut self.keyspaces[index].1;
+        if entry.deleted {
+            tally.deletions += 1;
+        } else {
+            tally.puts += 1;
+            tally.put_bytes += (key.len() + value.len()) as u64;
+        }
     }
 
     /// Returns a copy of an entry, with its key if that is wanted.
@@ -273,9 +288,9 @@ impl Memtables {
         self.keyspace_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the keyspaces of which keys were deleted here, each with the number of deletions.
-    pub(crate) fn deletions(&self) -> Vec<(u32, u64)> {
-        self.read().keyspaces.iter().filter(|(_, deletions)| *deletions > 0).copied().collect()
+    /// Returns the keyspaces that have entries here, each with what was written to it.
+    pub(crate) fn tallies(&self) -> Vec<(u32, Tally)> {
+        self.read().keyspaces.clone()
     }
 
     /// Returns the number of entries; every version of a key counts.

@@ -30,8 +30,6 @@ pub(crate) struct Ready {
     log: Option<Record>,
     /// Whether it has more than deletions.
     grows: bool,
-    /// Whether it has deletions.
-    deletes: bool,
     /// Whether all its entries are of keyspaces that are not logged.
     is_unlogged: bool,
     /// Whether its writer is a thread that does nothing else before the record is durable, and may write the log itself.
@@ -49,17 +47,8 @@ impl Ready {
             "a record is read back as it was written"
         );
         let held = HeldShare::new(Some(shared.cache.held()), record.memory_bytes());
-        let (grows, deletes) = (puts > 0, puts < places.len());
-        Ready {
-            record,
-            places,
-            log: None,
-            grows,
-            deletes,
-            is_unlogged: false,
-            is_in_wait: false,
-            _held: held,
-        }
+        let grows = puts > 0;
+        Ready { record, places, log: None, grows, is_unlogged: false, is_in_wait: false, _held: held }
     }
 
     /// Leaves the entries of some keyspaces out of the log. If no entry remains, nothing waits until the record is durable: only a
@@ -174,7 +163,7 @@ impl StoreCore {
             self.counters.space_waits.fetch_add(u64::from(place.is_none()), Ordering::Relaxed);
             return Ok(CommitOutcome::Blocked(ready, Obstacle::NoSpace));
         }
-        let (is_unlogged, deletes) = (ready.is_unlogged, ready.deletes);
+        let is_unlogged = ready.is_unlogged;
         let queued = if is_unlogged {
             self.wal.try_append_deferred(ready.logged())
         } else if ready.is_in_wait {
@@ -201,9 +190,7 @@ impl StoreCore {
         self.insertion.push(CommittedRecord { memtables: commit.active.clone(), ready, lsn });
         drop((commit, turn));
         self.insertion.run_unless_busy();
-        if deletes {
-            self.note_deletion();
-        }
+        self.note_change();
         Ok(CommitOutcome::Queued(appended))
     }
 

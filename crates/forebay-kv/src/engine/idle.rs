@@ -1,11 +1,12 @@
-//! Flushes of memtables that are not full. A deletion frees space only once it is in a table, and an idle store would keep it in
-//! memory forever.
+//! Flushes of memtables that are not full. A deletion frees space only once it is in a table, and so does a value in place of a
+//! longer one: an idle store would keep it in memory forever.
 //!
-//! The first deletion of a memtable arms a timer of one second. When it fires the deletions are weighed: each weighs as much as an
-//! entry of its keyspace. If the store was not written to meanwhile, they are flushed where compaction at rest would then have
-//! work, and compaction follows. While the store is written to, they are flushed only if they weigh more than an eighth of the
-//! data, at most once a second, and not if a memtable was sealed meanwhile: a flush of full memtables follows soon enough. The
-//! timer restarts until the store is idle or the deletions are flushed. An idle store has no timer armed.
+//! The first change of a memtable arms a timer of one second. When it fires the changes are weighed: a deletion weighs as much as an
+//! entry of its keyspace, and so do puts of values that are on average less than half as long as those of the keyspace, as each may
+//! replace a value. If the store was not written to meanwhile, they are flushed where compaction at rest would then have work, and
+//! compaction follows. While the store is written to, only deletions are weighed, and flushed only if they weigh more than an eighth
+//! of the data, at most once a second, and not if a memtable was sealed meanwhile: a flush of full memtables follows soon enough.
+//! The timer restarts until the store is idle or the changes are flushed. An idle store has no timer armed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,23 +36,23 @@ impl Moment {
 }
 
 impl StoreCore {
-    /// Arms the timer, after a deletion was committed.
-    pub(super) fn note_deletion(&self) {
-        if !self.has_deletions.load(Ordering::Acquire) && !self.has_deletions.swap(true, Ordering::AcqRel) {
+    /// Arms the timer, after a change was committed.
+    pub(super) fn note_change(&self) {
+        if !self.has_changes.load(Ordering::Acquire) && !self.has_changes.swap(true, Ordering::AcqRel) {
             self.work.notify();
         }
     }
 }
 
-/// Flushes deletions that are worth it until the store closes or fails.
+/// Flushes changes that are worth it until the store closes or fails.
 pub(super) async fn run(shared: &Arc<StoreCore>) {
-    // Deletions that the open has read back from the log.
-    if !shared.lock().active.deletions().is_empty() {
-        shared.has_deletions.store(true, Ordering::Release);
+    // Changes that the open has read back from the log.
+    if shared.lock().active.keyspace_count() > 0 {
+        shared.has_changes.store(true, Ordering::Release);
     }
     let is_over = || shared.check_writable().is_err();
     loop {
-        let is_armed = || is_over() || shared.has_deletions.load(Ordering::Acquire);
+        let is_armed = || is_over() || shared.has_changes.load(Ordering::Acquire);
         shared.work.until(|| is_armed().then_some(())).await;
         let before = Moment::of(&shared.lock());
         let over = shared.work.until(|| is_over().then_some(()));
@@ -61,14 +62,14 @@ pub(super) async fn run(shared: &Arc<StoreCore>) {
             _ => return,
         }
         // A writer that finds the timer armed has committed before this, and is seen by the look.
-        shared.has_deletions.store(false, Ordering::Release);
+        shared.has_changes.store(false, Ordering::Release);
         if !is_done(shared, before) {
-            shared.has_deletions.store(true, Ordering::Release);
+            shared.has_changes.store(true, Ordering::Release);
         }
     }
 }
 
-/// Seals the active memtable if its deletions are worth a flush. Returns whether nothing is left to do until the next deletion.
+/// Seals the active memtable if its changes are worth a flush. Returns whether nothing is left to do until the next change.
 fn is_done(shared: &StoreCore, before: Moment) -> bool {
     let (active, now, is_flushing) = {
         let commit = shared.lock();
@@ -80,16 +81,12 @@ fn is_done(shared: &StoreCore, before: Moment) -> bool {
     }
     // A record that was committed may not be inserted yet.
     shared.insertion.until(now.newest);
-    let deletions = active.deletions();
-    if deletions.is_empty() {
-        return true;
-    }
     let is_idle = now.newest == before.newest;
     if !is_idle && now.sealed != before.sealed {
         return false;
     }
-    let how = shared.pick_how();
-    let pays = shared.with_view(|view| pick::deletions_pay(&view.version, &how, &deletions, is_idle));
+    let (how, tallies) = (shared.pick_how(), active.tallies());
+    let pays = shared.with_view(|view| pick::changes_pay(&view.version, &how, &tallies, is_idle));
     if !pays || is_broken!(DeletionsNotFlushed) {
         return is_idle;
     }

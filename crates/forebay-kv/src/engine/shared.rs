@@ -93,9 +93,9 @@ pub(crate) struct StoreCore {
     pub(crate) counters: Counters,
     /// State of the descents inside the kernel.
     pub(crate) kernel: KernelWalks,
-    /// Whether the active memtable has deletions that are not weighed yet.
-    pub(super) has_deletions: AtomicBool,
-    /// Notified when memtables need a flush or deletions need weighing, or the store closes.
+    /// Whether the active memtable has changes that are not weighed yet.
+    pub(super) has_changes: AtomicBool,
+    /// Notified when memtables need a flush or changes need weighing, or the store closes.
     pub(crate) work: Event,
     /// Notified when a flush has ended, or the store failed.
     pub(crate) space: Event,
@@ -245,7 +245,7 @@ impl StoreCore {
             full: Space::default(),
             flush_limit: AtomicU64::new(if is_reader { 0 } else { u64::MAX }),
             counters: Counters::default(),
-            has_deletions: AtomicBool::new(false),
+            has_changes: AtomicBool::new(false),
             work: Event::default(),
             space: Event::default(),
             changed: Event::default(),

@@ -33,18 +33,23 @@ async fn open(engine: &Engine) -> Store {
 /// Returns a store at rest with so many keys, each of about a kilobyte, in its last level.
 async fn filled(engine: &Engine, keys: u64) -> Store {
     let store = open(engine).await;
+    fill(&store, keys, 1_000).await;
+    store
+}
+
+/// Fills a store with so many keys, all in its last level.
+async fn fill(store: &Store, keys: u64, value_bytes: usize) {
     let keyspace = store.default_keyspace();
     for first in (0..keys).step_by(100) {
         let mut batch = Batch::new();
         for number in first..(first + 100).min(keys) {
-            let value = random(number).to_le_bytes().repeat(125);
+            let value = random(number).to_le_bytes().repeat(value_bytes / 8);
             batch.put(&keyspace, key(number), value);
         }
         store.write(&batch).await.expect("a batch");
     }
     store.compact().await.expect("a compaction");
     store.settle().await.expect("rest");
-    store
 }
 
 async fn delete(store: &Store, keys: std::ops::Range<u64>) {
@@ -113,6 +118,62 @@ fn an_idle_store_gives_back_what_was_deleted() {
         assert!(gives_back(seed, false), "seed {seed}: an open store");
         assert!(gives_back(seed, true), "seed {seed}: a store that was opened again");
     }
+}
+
+/// Story: values were replaced by short ones, which stayed in memory as deletions once did: a store of a gigabyte kept it for ten
+/// bytes in place of each megabyte.
+#[test]
+fn an_idle_store_gives_back_what_was_replaced_by_less() {
+    for (seed, value_bytes, is_reopened) in
+        [(0, 1_000, false), (1, 1_000, true), (2, 2_000, false), (3, 2_000, true)]
+    {
+        let ran = world(seed).run(async |engine| {
+            // Those of more than a kilobyte are separated.
+            let options = options().separation_bytes(1_200);
+            let mut store = Store::open(&engine, DIR, options.clone()).await.expect("a store");
+            fill(&store, KEYS, value_bytes).await;
+            let full = dir_bytes(&engine, "tables").await;
+            assert!(full > KEYS * value_bytes as u64, "{full}");
+            let flushes = store.stats().flushes;
+            let mut batch = Batch::new();
+            for number in 0..KEYS {
+                batch.put(&store.default_keyspace(), key(number), [7]);
+            }
+            store.write(&batch).await.expect("a batch");
+            assert_eq!(store.stats().flushes, flushes, "a memtable holds all of it");
+            if is_reopened {
+                store.close().await.expect("an end");
+                store = Store::open(&engine, DIR, options).await.expect("the store opens");
+            }
+            pause(10 * SECOND).await;
+            let left = dir_bytes(&engine, "tables").await;
+            assert!(left < full / 10, "seed {seed}: {left} of {full}");
+            // All of it was done, and nothing follows.
+            let before = sim::node(0).counts();
+            pause(3_600 * SECOND).await;
+            assert_eq!(sim::node(0).counts(), before, "an idle store works");
+            store.close().await.expect("an end");
+        });
+        ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// Values in place of others as long as they give nothing back.
+#[test]
+fn values_as_long_as_those_before_are_not_worth_a_flush() {
+    let ran = world(8).run(async |engine| {
+        let store = filled(&engine, KEYS).await;
+        let (full, flushes) = (table_bytes(&store), store.stats().flushes);
+        let mut batch = Batch::new();
+        for number in 0..400 {
+            batch.put(&store.default_keyspace(), key(number), [7; 1_000]);
+        }
+        store.write(&batch).await.expect("a batch");
+        pause(10 * SECOND).await;
+        assert_eq!((table_bytes(&store), store.stats().flushes), (full, flushes));
+        store.close().await.expect("an end");
+    });
+    ran.expect("a world without faults");
 }
 
 /// Test of the test.

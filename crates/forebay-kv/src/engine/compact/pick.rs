@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::budget::Budget;
 use crate::is_broken;
 use crate::manifest::version::{LEVELS, Levels, ValueFile, Version};
+use crate::memtable::Tally;
 use crate::merge::Bounds;
 use crate::node::codec::Codec;
 use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
@@ -58,6 +59,8 @@ const SPARSE_AT_REST: u64 = 4;
 const SHORT_FILES_MAX: usize = 128;
 /// A table of which more than `1/EXPIRED` has expired is rewritten even when the store is busy.
 const EXPIRED: u64 = 2;
+/// Entries are short if they are on average less than `1/SHORTER` as long as those of the last level.
+const SHORTER: u64 = 2;
 /// Deletions of less than `1/DEAD_PART` of a memtable wait until it is full: the log and the reserve are longer than a memtable, so
 /// that a flush would make the store little smaller.
 const DEAD_PART: u64 = 8;
@@ -139,7 +142,8 @@ struct Shape<'l> {
     /// The highest level with a target. Those above have runs that wait to be merged into it.
     base: usize,
     targets: [u64; LEVELS],
-    /// Bytes of an entry of the last level.
+    /// Entries of the last level, and the bytes of one.
+    entries: u64,
     entry_bytes: u64,
     now_s: u64,
     /// Whether the disk is full.
@@ -168,16 +172,16 @@ impl<'l> Shape<'l> {
             *target = (last / growth(count).powi((LAST - level) as i32)) as u64;
         }
         let deepest = (0..LEVELS).rev().find(|level| !levels.level(*level).is_empty());
-        let entry_bytes = deepest.map_or(0, |level| {
-            let entries: u64 = levels.level(level).iter().map(|table| table.meta().entries).sum();
-            levels.bytes(level) / entries.max(1)
-        });
+        let of_deepest = |level| levels.level(level).iter().map(|table| table.meta().entries).sum::<u64>();
+        let entries = deepest.map_or(0, of_deepest);
+        let entry_bytes = deepest.map_or(0, |level| levels.bytes(level) / entries.max(1));
         let (memtable_bytes, separation_bytes) = (how.budget.memtable, how.separation_bytes);
         let How { now_s, is_full, is_tight, level0_full, .. } = *how;
         Shape {
             levels,
             base,
             targets,
+            entries,
             entry_bytes,
             now_s,
             is_full,
@@ -193,6 +197,29 @@ impl<'l> Shape<'l> {
     fn weight(&self, table: &Table) -> u64 {
         let meta = table.meta();
         meta.bytes + meta.deleted.saturating_mul(self.entry_bytes) + expired_bytes(meta, self.now_s)
+    }
+
+    /// As [`weight`](Self::weight), at rest: an entry that is short beside those of the last level may replace a longer one.
+    fn weight_at_rest(&self, table: &Table) -> u64 {
+        let meta = table.meta();
+        let values: u64 = meta.values.iter().map(|(_, bytes)| bytes).sum();
+        self.weight(table)
+            + self.replaced(meta.entries.saturating_sub(meta.deleted), meta.key_bytes() + values)
+    }
+
+    /// Returns the bytes of so many entries of the last level, which these may replace, if `bytes` are few beside those with their
+    /// values.
+    fn replaced(&self, entries: u64, bytes: u64) -> u64 {
+        let replaced = entries.saturating_mul(self.entry_bytes);
+        let is_short = |with_values: u64| bytes < with_values / SHORTER;
+        let apart = || (self.apart() as f64 * (entries as f64 / self.entries.max(1) as f64)) as u64;
+        if is_short(replaced) || is_short(replaced.saturating_add(apart())) { replaced } else { 0 }
+    }
+
+    /// Returns the bytes of values in files without keys.
+    fn apart(&self) -> u64 {
+        let files = self.levels.value_files().values().filter(|file| !file.is_table);
+        files.map(|file| file.live_bytes).sum()
     }
 
     /// Returns the table of the last level of which most has expired, if that is more than `1/part` of it.
@@ -280,7 +307,8 @@ impl<'l> Shape<'l> {
 
     /// Returns whether the levels above the last are too heavy for a store at rest if they weigh `more`.
     fn is_restless(&self, more: u64) -> bool {
-        let above: u64 = (0..LAST).map(|level| self.level_weight(level)).sum();
+        let tables = (0..LAST).flat_map(|level| self.levels.level(level));
+        let above: u64 = tables.map(|table| self.weight_at_rest(table)).sum();
         above.saturating_add(more) > self.levels.bytes(LAST) / REST
     }
 
@@ -296,16 +324,14 @@ impl<'l> Shape<'l> {
         (0..LAST).find(|level| is_restless && has_work(level))
     }
 
-    /// Returns the bytes that so many deletions in a memtable weigh, if they are worth a flush: in tables they would give
-    /// compaction at rest work. While the store is written to, they have to weigh more than `1/REST` of the keyspace's tables.
-    fn worth(&self, deletions: u64, is_resting: bool) -> Option<u64> {
+    /// Returns the bytes that the changes in a memtable may free, if they are worth a flush: in tables they would give compaction at
+    /// rest work. While the store is written to, the deletions have to weigh more than `1/REST` of the keyspace's tables.
+    fn worth(&self, tally: &Tally, is_resting: bool) -> Option<u64> {
         let bytes: u64 = (0..LEVELS).map(|level| self.levels.bytes(level)).sum();
-        let weight = deletions.saturating_mul(self.entry_bytes).min(bytes);
+        let replaced = if is_resting { self.replaced(tally.puts, tally.put_bytes) } else { 0 };
+        let weight = tally.deletions.saturating_mul(self.entry_bytes).saturating_add(replaced).min(bytes);
         let is_worth = if is_resting { self.is_restless(weight) } else { weight > bytes / REST };
-        // Their values may lie apart, in files without keys.
-        let files = self.levels.value_files().values().filter(|file| !file.is_table);
-        let apart: u64 = files.map(|file| file.live_bytes).sum();
-        is_worth.then(|| weight + (apart as f64 * (weight as f64 / bytes.max(1) as f64)) as u64)
+        is_worth.then(|| weight + (self.apart() as f64 * (weight as f64 / bytes.max(1) as f64)) as u64)
     }
 
     /// Returns the first level above the last that has deletions.
@@ -384,6 +410,21 @@ impl<'l> Shape<'l> {
         meant[meant.len() - count..].to_vec()
     }
 
+    /// Returns whether a full disk has space for the rest of a job, of which keys up to `end` are done: as much as for a job that is
+    /// picked then.
+    fn fits(&self, job: &Job, end: &[u8]) -> bool {
+        let is_staying =
+            |table: &&Arc<Table>| self.levels.level(0).iter().any(|known| Arc::ptr_eq(known, table));
+        let staying: Vec<&Arc<Table>> = job.uppers().filter(is_staying).collect();
+        let bytes = |tables: &[Arc<Table>]| tables.iter().map(|table| table.meta().bytes).sum::<u64>();
+        let left = &job.lower[job.lower.partition_point(|table| *table.meta().largest <= *end)..];
+        let part = bytes(left) as f64 / bytes(&job.lower).max(1) as f64;
+        let added: u64 = staying.iter().map(|table| added_bytes(table)).sum();
+        staying.len() < 2
+            || added as f64 * part <= self.memtable_bytes as f64
+            || is_broken!(LargeJobContinued)
+    }
+
     /// Returns whether a full disk may have more space once a table has moved down. If its long values stay in place, so does its
     /// file, and the target is rewritten: without a deletion that costs space, which the flush of the next deletions needs.
     fn shrinks(&self, table: &Table) -> bool {
@@ -410,21 +451,6 @@ impl<'l> Shape<'l> {
         // A piece rewrites one table of the target, whose file stays if it has values.
         let has_values = |table: &&Arc<Table>| key_bytes(table) < table.meta().bytes;
         let staying: u64 = job.lower.iter().filter(has_values).map(key_bytes).sum();
-    /// Returns whether a full disk has space for the rest of a job, of which keys up to `end` are done: as much as for a job that is
-    /// picked then.
-    fn fits(&self, job: &Job, end: &[u8]) -> bool {
-        let is_staying =
-            |table: &&Arc<Table>| self.levels.level(0).iter().any(|known| Arc::ptr_eq(known, table));
-        let staying: Vec<&Arc<Table>> = job.uppers().filter(is_staying).collect();
-        let bytes = |tables: &[Arc<Table>]| tables.iter().map(|table| table.meta().bytes).sum::<u64>();
-        let left = &job.lower[job.lower.partition_point(|table| *table.meta().largest <= *end)..];
-        let part = bytes(left) as f64 / bytes(&job.lower).max(1) as f64;
-        let added: u64 = staying.iter().map(|table| added_bytes(table)).sum();
-        staying.len() < 2
-            || added as f64 * part <= self.memtable_bytes as f64
-            || is_broken!(LargeJobContinued)
-    }
-
         let longest = job.lower.iter().map(key_bytes).max().unwrap_or(SHORT_BYTES);
         Some((job, 2 * upper + staying + longest))
     }
@@ -485,6 +511,17 @@ fn take_passed(upper: &mut Vec<Vec<Arc<Table>>>, end: Option<&[u8]>) -> Vec<u32>
     passed
 }
 
+/// Returns the bytes that a table of level 0 adds to the target. Deletions add nothing, and keys whose values stay add little: the
+/// more of them are merged together, the fewer bytes are written. Values that do not stay are written again.
+fn added_bytes(table: &Table) -> u64 {
+    let meta = table.meta();
+    let rest = meta.key_bytes();
+    let stay = meta.bytes - rest;
+    let is_little = stay > 0 && rest < stay + SHORT_BYTES;
+    let each = if is_little { 0 } else { rest / meta.entries.max(1) };
+    each * meta.entries.saturating_sub(meta.deleted)
+}
+
 /// Returns tables of level 0 as runs, each on its own.
 fn runs_of(level0: Vec<Arc<Table>>) -> Vec<Vec<Arc<Table>>> {
     level0.into_iter().map(|table| vec![table]).collect()
@@ -511,17 +548,6 @@ fn sparse_files(levels: &Levels, is_resting: bool, is_full: bool) -> BTreeSet<u3
 fn overlap<'l>(levels: &'l Levels, level: usize, smallest: &[u8], largest: &[u8]) -> &'l [Arc<Table>] {
     let tables = levels.level(level);
     let begin = tables.partition_point(|table| *table.meta().largest < *smallest);
-/// Returns the bytes that a table of level 0 adds to the target. Deletions add nothing, and keys whose values stay add little: the
-/// more of them are merged together, the fewer bytes are written. Values that do not stay are written again.
-fn added_bytes(table: &Table) -> u64 {
-    let meta = table.meta();
-    let rest = meta.key_bytes();
-    let stay = meta.bytes - rest;
-    let is_little = stay > 0 && rest < stay + SHORT_BYTES;
-    let each = if is_little { 0 } else { rest / meta.entries.max(1) };
-    each * meta.entries.saturating_sub(meta.deleted)
-}
-
     let end = tables.partition_point(|table| *table.meta().smallest <= *largest);
     debug_assert!(begin <= end, "tables of level {level} are sorted and do not overlap");
     tables.get(begin..end).unwrap_or_default()
@@ -670,17 +696,17 @@ pub(crate) fn is_deleting(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| shape.deleting().is_some())
 }
 
-/// Returns whether deletions in a memtable, counted for each keyspace, are worth a flush before it is full.
-pub(crate) fn deletions_pay(
+/// Returns whether the changes in a memtable, counted for each keyspace, are worth a flush before it is full.
+pub(crate) fn changes_pay(
     version: &Version,
     how: &How<'_>,
-    deletions: &[(u32, u64)],
+    tallies: &[(u32, Tally)],
     is_resting: bool,
 ) -> bool {
-    let worth = |(keyspace, count): &(u32, u64)| {
-        Shape::of(version.keyspace(*keyspace)?, how).worth(*count, is_resting)
+    let worth = |(keyspace, tally): &(u32, Tally)| {
+        Shape::of(version.keyspace(*keyspace)?, how).worth(tally, is_resting)
     };
-    let worth: u64 = deletions.iter().filter_map(worth).sum();
+    let worth: u64 = tallies.iter().filter_map(worth).sum();
     worth > how.budget.memtable / DEAD_PART
 }
 
