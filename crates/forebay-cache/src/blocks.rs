@@ -168,12 +168,20 @@ impl BlockCache {
     /// nothing.
     #[inline]
     pub fn get(&self, owner: u64, offset: u64) -> Option<Block> {
-        let at = At { owner, offset };
-        let found = self.blocks.get(&at).or_else(|| self.wanted_again(at));
-        let stripe = self.stripe();
-        let count = if found.is_some() { &stripe.hits } else { &stripe.misses };
-        count.fetch_add(1, Ordering::Relaxed);
+        let found = self.get_if_there(owner, offset);
+        if found.is_none() {
+            self.stripe().misses.fetch_add(1, Ordering::Relaxed);
+        }
         found
+    }
+
+    /// As [`get`](Self::get), without counting that a block is absent: for callers that look again before they read. For `forebay-kv`.
+    #[doc(hidden)]
+    pub fn get_if_there(&self, owner: u64, offset: u64) -> Option<Block> {
+        let at = At { owner, offset };
+        let found = self.blocks.get(&at).or_else(|| self.wanted_again(at))?;
+        self.stripe().hits.fetch_add(1, Ordering::Relaxed);
+        Some(found)
     }
 
     /// Returns a block of the window, and moves it into the map unless it is in lent memory.

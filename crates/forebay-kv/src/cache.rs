@@ -184,6 +184,11 @@ impl Cache {
         self.blocks.get(u64::from(table), offset)
     }
 
+    /// Like [`get`](Self::get), but counts no miss: for callers that look again before they read.
+    pub(crate) fn get_if_there(&self, table: u32, offset: u64) -> Option<Block> {
+        self.blocks.get_if_there(u64::from(table), offset)
+    }
+
     /// Like [`get`](Self::get), for callers that only check whether the block is there.
     pub(crate) fn peek(&self, table: u32, offset: u64) -> Option<Block> {
         self.blocks.peek(u64::from(table), offset)

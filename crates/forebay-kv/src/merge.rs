@@ -2,10 +2,11 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::manifest::version::Tables;
 use crate::memtable::{KeyVersion, Memtables};
 use crate::table::{Cursor, CursorHow, Direction, Entry, Leave, Table};
 use crate::wait::all;
@@ -86,7 +87,9 @@ pub(crate) struct Memory {
     memtables: Arc<Memtables>,
     keyspace: u32,
     lsn: u64,
-    bounds: Bounds,
+    bounds: Arc<Bounds>,
+    /// The key returned last, once there is one.
+    last: Option<Vec<u8>>,
     direction: Direction,
     batch: VecDeque<KeyVersion>,
     /// Maximum entries of the next batch; 0 at the end.
@@ -95,8 +98,9 @@ pub(crate) struct Memory {
 
 /// Tables one after the other; no two have a key in common.
 pub(crate) struct Run {
-    /// In the order of the walk.
-    tables: VecDeque<Arc<Table>>,
+    tables: Tables,
+    /// Those ahead.
+    left: Range<usize>,
     how: CursorHow,
     bounds: Arc<Bounds>,
     cursor: Option<Cursor>,
@@ -113,11 +117,11 @@ impl Memory {
         memtables: Arc<Memtables>,
         keyspace: u32,
         lsn: u64,
-        bounds: &Bounds,
+        bounds: &Arc<Bounds>,
         direction: Direction,
     ) -> Memory {
         let (bounds, batch) = (bounds.clone(), VecDeque::new());
-        Memory { memtables, keyspace, lsn, bounds, direction, batch, count: BATCH_MIN }
+        Memory { memtables, keyspace, lsn, bounds, last: None, direction, batch, count: BATCH_MIN }
     }
 
     fn advance(&mut self) -> bool {
@@ -127,11 +131,13 @@ impl Memory {
         }
         let backwards = self.direction == Direction::Backward;
         if let Some(last) = last {
-            let bound = Bound::Excluded(last.key().to_vec());
-            let end = if backwards { &mut self.bounds.high } else { &mut self.bounds.low };
-            *end = bound;
+            self.last = Some(last.key().to_vec());
         }
-        let range = self.bounds.slices();
+        let (mut low, mut high) = self.bounds.slices();
+        if let Some(last) = &self.last {
+            *(if backwards { &mut high } else { &mut low }) = Bound::Excluded(last);
+        }
+        let range = (low, high);
         let batch = self.memtables.batch(self.keyspace, range, backwards, self.lsn, self.count);
         self.batch = batch.found.into();
         self.count = if batch.is_last { 0 } else { BATCH_MAX };
@@ -140,26 +146,18 @@ impl Memory {
 }
 
 impl Run {
-    /// Creates a run of the tables that meet the bounds; `tables` are in the order of their keys.
-    pub(crate) fn new<'t>(
-        tables: impl DoubleEndedIterator<Item = &'t Arc<Table>>,
-        bounds: &Arc<Bounds>,
-        how: CursorHow,
-    ) -> Run {
-        let met = tables.filter(|table| bounds.meet(table)).cloned();
-        let tables: VecDeque<_> = match how.direction {
-            Direction::Forward => met.collect(),
-            Direction::Backward => met.rev().collect(),
-        };
-        let mut pairs = tables.iter().zip(tables.iter().skip(1));
+    /// Creates a run of tables of a list, in the order of their keys: of those among `at` that meet the bounds.
+    pub(crate) fn new(tables: &Tables, at: Range<usize>, bounds: &Arc<Bounds>, how: CursorHow) -> Run {
+        let among = &tables[at.clone()];
+        let first = among.partition_point(|table| !bounds.is_above_low(&table.meta().largest));
+        let end = among.partition_point(|table| bounds.is_below_high(&table.meta().smallest));
+        let left = at.start + first..at.start + end.max(first);
         debug_assert!(
-            pairs.all(|(one, next)| match how.direction {
-                Direction::Forward => one.meta().largest < next.meta().smallest,
-                Direction::Backward => next.meta().largest < one.meta().smallest,
-            }),
+            tables[left.clone()].windows(2).all(|pair| pair[0].meta().largest < pair[1].meta().smallest),
             "the tables of a run are sorted and do not overlap"
         );
-        Run { tables, how, bounds: bounds.clone(), cursor: None, leave: None, has_begun: false, passed: 0 }
+        let (tables, bounds) = (tables.clone(), bounds.clone());
+        Run { tables, left, how, bounds, cursor: None, leave: None, has_begun: false, passed: 0 }
     }
 
     /// Leaves long values where they are.
@@ -174,31 +172,18 @@ impl Run {
         self.how = how;
     }
 
-    /// Returns the maximum bytes of memory of an unpacked leaf of its tables.
-    pub(crate) fn unpacked_leaf_bytes(&self) -> u64 {
-        self.tables.iter().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0)
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
-        self.tables.is_empty() && self.cursor.is_none()
+        self.left.is_empty() && self.cursor.is_none()
     }
 
     async fn advance(&mut self) -> Result<bool> {
         loop {
             let Some(cursor) = &mut self.cursor else {
-                let Some(table) = self.tables.pop_front() else { return Ok(false) };
-                let mut cursor = table.cursor(self.how);
-                if let Some(leave) = &self.leave {
-                    cursor.leave_values(leave);
-                }
-                if let Some(key) = self.begin(&table) {
+                let Some(mut cursor) = self.next_cursor() else { return Ok(false) };
+                if let Some(key) = self.begin(cursor.table()) {
                     cursor.seek(key).await?;
                 }
-                // A walk that has passed a table boundary is long.
-                if !std::mem::replace(&mut self.has_begun, true) {
-                    cursor.offer_blocks();
-                }
-                cursor.go_on(self.passed);
+                self.set_out(&mut cursor);
                 self.cursor = Some(cursor);
                 continue;
             };
@@ -213,9 +198,48 @@ impl Run {
         }
     }
 
-    /// As [`advance`](Self::advance), within the leaf at the cursor; `None` if it is at the leaf's end.
+    /// Moves to the first entry if the leaf that has it is in memory. `None` if it is not: then [`advance`](Self::advance) moves
+    /// there.
+    fn begin_now(&mut self) -> Result<Option<bool>> {
+        let before = self.left.clone();
+        let Some(mut cursor) = self.next_cursor() else { return Ok(Some(false)) };
+        self.set_out(&mut cursor);
+        if cursor.seek_now(self.begin(cursor.table()))? {
+            self.cursor = Some(cursor);
+            return self.advance_now();
+        }
+        (self.left, self.has_begun) = (before, false);
+        Ok(None)
+    }
+
+    /// Returns a cursor before the entries of the next table, which is no longer ahead.
+    fn next_cursor(&mut self) -> Option<Cursor> {
+        let index = match self.how.direction {
+            Direction::Forward => self.left.next(),
+            Direction::Backward => self.left.next_back(),
+        }?;
+        let mut cursor = self.tables.get(index)?.cursor(self.how);
+        if let Some(leave) = &self.leave {
+            cursor.leave_values(leave);
+        }
+        Some(cursor)
+    }
+
+    /// Has a cursor that was not moved yet continue the walk.
+    fn set_out(&mut self, cursor: &mut Cursor) {
+        // A walk that has passed a table boundary is long.
+        if !std::mem::replace(&mut self.has_begun, true) {
+            cursor.offer_blocks();
+        }
+        cursor.go_on(self.passed);
+    }
+
+    /// As [`advance`](Self::advance), within leaves that are in memory; `None` if it is at their end.
     fn advance_now(&mut self) -> Result<Option<bool>> {
-        while let Some(cursor) = self.cursor.as_mut().filter(|cursor| cursor.has_next()) {
+        while let Some(cursor) = &mut self.cursor {
+            if !cursor.has_next() && !cursor.next_leaf_now()? {
+                return Ok(None);
+            }
             cursor.next_key_now()?;
             if let Some(is_within) = self.arrive() {
                 return Ok(Some(is_within));
@@ -233,7 +257,7 @@ impl Run {
             Direction::Backward => (below, !above),
         };
         if is_over {
-            self.tables.clear();
+            self.left = 0..0;
             self.cursor = None;
             return Some(false);
         }
@@ -258,6 +282,14 @@ impl Source {
         match self {
             Source::Memory(memory) => Ok(memory.advance()),
             Source::Run(run) => run.advance().await,
+        }
+    }
+
+    /// As the first [`advance`](Self::advance), without a wait; `None` if that is not possible.
+    fn begin_now(&mut self) -> Result<Option<bool>> {
+        match self {
+            Source::Memory(memory) => Ok(Some(memory.advance())),
+            Source::Run(run) => run.begin_now(),
         }
     }
 
@@ -301,14 +333,15 @@ pub(crate) struct Merge {
     heap: Vec<usize>,
     /// Sources at the key returned last, the newest first.
     given: Vec<usize>,
-    is_begun: bool,
+    /// Sources that are not yet at their first entries, once the others are.
+    waiting: Option<Vec<usize>>,
     is_unloaded: bool,
 }
 
 impl Merge {
     /// Creates a merge of sources, the newest first, all in this direction.
     pub(crate) fn new(sources: Vec<Source>, direction: Direction) -> Merge {
-        Merge { sources, direction, heap: Vec::new(), given: Vec::new(), is_begun: false, is_unloaded: false }
+        Merge { sources, direction, heap: Vec::new(), given: Vec::new(), waiting: None, is_unloaded: false }
     }
 
     /// Moves to the next key. Returns `false` behind the last. After an error, or if this future was dropped unfinished, the merge
@@ -317,8 +350,7 @@ impl Merge {
     /// # Errors
     /// Those of tables' cursors.
     pub(crate) async fn next(&mut self) -> Result<bool> {
-        if !self.is_begun {
-            self.is_begun = true;
+        if !self.begin_now()? {
             self.begin().await?;
         }
         if let (true, Some(first)) = (std::mem::take(&mut self.is_unloaded), self.given.first()) {
@@ -346,35 +378,35 @@ impl Merge {
         Ok(true)
     }
 
-    /// Moves to the next key if that needs no wait. Otherwise returns `false`: then [`next`](Self::next) moves there.
+    /// As [`next`](Self::next), if that needs no wait. Otherwise returns `None`: then [`next`](Self::next) moves there.
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub(crate) fn next_now(&mut self) -> Result<bool> {
-        if !self.is_begun || self.is_unloaded {
-            return Ok(false);
+    pub(crate) fn next_now(&mut self) -> Result<Option<bool>> {
+        if self.is_unloaded || !self.begin_now()? {
+            return Ok(None);
         }
         if let ([index], true) = (&self.given[..], self.heap.is_empty()) {
             match self.sources[*index].advance_now()? {
                 Some(true) => self.is_unloaded = self.sources[*index].is_unloaded(),
                 Some(false) => {
                     self.given.clear();
-                    return Ok(false);
+                    return Ok(Some(false));
                 }
-                None => return Ok(false),
+                None => return Ok(None),
             }
-            return Ok(!self.is_unloaded);
+            return Ok((!self.is_unloaded).then_some(true));
         }
         while let Some(&index) = self.given.last() {
-            let Some(is_there) = self.sources[index].advance_now()? else { return Ok(false) };
+            let Some(is_there) = self.sources[index].advance_now()? else { return Ok(None) };
             self.given.pop();
             if is_there {
                 self.push(index);
             }
         }
-        let Some(first) = self.give() else { return Ok(false) };
+        let Some(first) = self.give() else { return Ok(Some(false)) };
         self.is_unloaded = self.sources[first].is_unloaded();
-        Ok(!self.is_unloaded)
+        Ok((!self.is_unloaded).then_some(true))
     }
 
     /// Returns whether [`next_now`](Self::next_now) has moved to a key whose value [`next`](Self::next) is to read.
@@ -436,28 +468,43 @@ impl Merge {
         self.given.len()
     }
 
-    /// Moves all sources to their first entries: runs concurrently, as each may have to read.
-    async fn begin(&mut self) -> Result<()> {
-        let is_run = |source: &Source| matches!(source, Source::Run(_));
-        let runs: Vec<usize> =
-            (0..self.sources.len()).filter(|index| is_run(&self.sources[*index])).collect();
+    /// Returns whether the sources that need no wait are at their first entries.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Moves the sources to their first entries where that needs no wait. Returns whether all are there.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) fn begin_now(&mut self) -> Result<bool> {
+        if let Some(waiting) = &self.waiting {
+            return Ok(waiting.is_empty());
+        }
+        let mut waiting = Vec::new();
         for index in 0..self.sources.len() {
-            if let Source::Memory(memory) = &mut self.sources[index]
-                && memory.advance()
-            {
-                self.push(index);
+            match self.sources[index].begin_now()? {
+                Some(true) => self.push(index),
+                Some(false) => {}
+                None => waiting.push(index),
             }
         }
-        if let [index] = runs[..] {
+        Ok(self.waiting.insert(waiting).is_empty())
+    }
+
+    /// Moves the remaining sources to their first entries, concurrently, as each may have to read.
+    async fn begin(&mut self) -> Result<()> {
+        let waiting = self.waiting.replace(Vec::new()).unwrap_or_default();
+        if let [index] = waiting[..] {
             if self.sources[index].advance().await? {
                 self.push(index);
             }
             return Ok(());
         }
-        let of_runs = self.sources.iter_mut().filter(|source| is_run(source));
-        let starting: Vec<_> = of_runs.map(|source| Box::pin(source.advance())).collect();
+        let sources = self.sources.iter_mut().enumerate().filter(|(index, _)| waiting.contains(index));
+        let starting: Vec<_> = sources.map(|(_, source)| Box::pin(source.advance())).collect();
         let answers = all(starting).await;
-        for (index, answer) in runs.into_iter().zip(answers) {
+        for (index, answer) in waiting.into_iter().zip(answers) {
             if answer? {
                 self.push(index);
             }

@@ -111,7 +111,7 @@ async fn copy_around(
     let below = outside(&bounds.low).map(|high| Bounds { low: Bound::Unbounded, high });
     let above = outside(&bounds.high).map(|low| Bounds { low, high: Bound::Unbounded });
     for part in [below, above].into_iter().flatten() {
-        let run = Run::new(std::iter::once(table), &Arc::new(part), how).leaving(leave);
+        let run = Run::new(&Arc::new(vec![table.clone()]), 0..1, &Arc::new(part), how).leaving(leave);
         let mut entries = Merge::new(vec![Source::Run(Box::new(run))], Direction::Forward);
         while entries.next().await? {
             let Some(entry) = entries.entry() else { continue };

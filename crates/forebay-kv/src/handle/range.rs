@@ -212,7 +212,7 @@ impl Range {
                 self.given += 1;
                 return Poll::Ready(Ok(Some(entry)));
             }
-            let work = match std::mem::replace(&mut self.stage, Stage::Over) {
+            let mut work = match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Failed(error) => return Poll::Ready(error.map_or(Ok(None), Err)),
                 Stage::Over => return Poll::Ready(Ok(None)),
                 Stage::Begun => Work::begin(&self.handle.shared, &self.wanted)?,
@@ -243,6 +243,17 @@ impl Range {
                 self.stage = Stage::Begun;
                 return Poll::Ready(Err(error));
             }
+            if !work.merge.has_begun() {
+                if Pin::new(&mut forebay::shard::yield_if_needed()).poll(context).is_pending() {
+                    self.stage = Stage::Idle(work);
+                    return Poll::Pending;
+                }
+                if work.merge.begin_now()? {
+                    self.unchecked = (AHEAD_MAX, AHEAD_BYTES);
+                    self.stage = Stage::Idle(work);
+                    continue;
+                }
+            }
             let count = if work.merge.has_next() { 1 } else { (self.given + 1).min(2 * AHEAD_MAX) };
             self.unchecked = (AHEAD_MAX, AHEAD_BYTES);
             self.stage = Stage::Fetching(Box::pin(work.fetch(count)));
@@ -259,8 +270,12 @@ impl Range {
         while *entries > 0 && *bytes > 0 {
             *entries -= 1;
             match work.merge.next_now() {
-                Ok(true) => {}
-                Ok(false) => return Ok(None),
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => {
+                    self.stage = Stage::Over;
+                    return Ok(None);
+                }
+                Ok(None) => return Ok(None),
                 Err(error) => {
                     self.stage = Stage::Over;
                     return Err(error);
@@ -302,14 +317,12 @@ impl Work {
             .collect();
         let mut held = 0;
         if let Some(levels) = view.version.keyspace(*keyspace) {
-            let level0 = levels.level(0).iter().filter(|table| bounds.meet(table));
-            let count =
-                level0.clone().count() + (1..LEVELS).filter(|level| !levels.level(*level).is_empty()).count();
+            let level0 = (0..levels.level(0).len()).map(|index| (0, index..index + 1));
+            let lists = level0.chain((1..LEVELS).map(|level| (level, 0..levels.level(level).len())));
+            let runs = lists.map(|(level, tables)| Run::new(&levels.list(level), tables, bounds, how));
+            let mut runs: Vec<Run> = runs.filter(|run| !run.is_empty()).collect();
+            let (count, unpacked) = (runs.len(), levels.unpacked_leaf_bytes());
             let share = READ_BYTES_MAX.min(shared.budget.held / 4) / (count.max(1) as u64);
-            let runs = level0.map(std::slice::from_ref).chain((1..LEVELS).map(|level| levels.level(level)));
-            let runs = runs.map(|tables| Run::new(tables.iter(), bounds, how)).filter(|run| !run.is_empty());
-            let mut runs: Vec<Run> = runs.collect();
-            let unpacked = runs.iter().map(Run::unpacked_leaf_bytes).max().unwrap_or(0);
             how = how.within(share.saturating_sub(unpacked), shared.options.leaf_bytes.into());
             runs.iter_mut().for_each(|run| run.set_how(how));
             if wanted.is_of_keys {

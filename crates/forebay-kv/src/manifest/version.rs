@@ -42,12 +42,17 @@ pub(crate) struct Levels {
     /// Whether its entries are not in the log.
     pub(crate) is_unlogged: bool,
     /// Level 0 has the newest table first; the other levels are sorted by key.
-    levels: [Vec<Arc<Table>>; LEVELS],
+    levels: [Tables; LEVELS],
+    /// Maximum bytes of memory of an unpacked leaf of these tables.
+    unpacked_leaf_bytes: u64,
     /// The files with long values of these tables, by number.
     values: BTreeMap<u32, ValueFile>,
     /// The pin for the memory of the keyspace.
     _known: Arc<Pin>,
 }
+
+/// Tables of a level, shared with the ranges that pass them.
+pub(crate) type Tables = Arc<Vec<Arc<Table>>>;
 
 /// A file with long values.
 #[derive(Clone)]
@@ -68,18 +73,35 @@ impl ValueFile {
 
 impl Levels {
     fn new(name: &str, is_unlogged: bool, known: Pin) -> Levels {
-        let (levels, values) = (Default::default(), BTreeMap::new());
-        Levels { name: Arc::from(name), is_unlogged, levels, values, _known: Arc::new(known) }
+        let (levels, values, unpacked_leaf_bytes) = (Default::default(), BTreeMap::new(), 0);
+        Levels {
+            name: Arc::from(name),
+            is_unlogged,
+            levels,
+            unpacked_leaf_bytes,
+            values,
+            _known: Arc::new(known),
+        }
     }
 
     /// Returns whether the version has no table.
     pub(crate) fn is_empty(&self) -> bool {
-        self.levels.iter().all(Vec::is_empty)
+        self.levels.iter().all(|tables| tables.is_empty())
     }
 
     /// Returns the tables of a level: newest first in level 0, in key order in the others.
     pub(crate) fn level(&self, level: usize) -> &[Arc<Table>] {
-        self.levels.get(level).map_or(&[], Vec::as_slice)
+        self.levels.get(level).map_or(&[], |tables| tables.as_slice())
+    }
+
+    /// Returns the same list, to keep.
+    pub(crate) fn list(&self, level: usize) -> Tables {
+        self.levels.get(level).cloned().unwrap_or_default()
+    }
+
+    /// Returns the maximum bytes of memory of an unpacked leaf of these tables.
+    pub(crate) fn unpacked_leaf_bytes(&self) -> u64 {
+        self.unpacked_leaf_bytes
     }
 
     /// Returns the table of a level above 0 that may hold this key.
@@ -106,11 +128,12 @@ impl Levels {
         &self.values
     }
 
-    /// Finds out which files have the long values, after a change of the tables.
-    fn note_values(&mut self) {
+    /// Finds out which files have the long values, and how long the leaves are, after a change of the tables.
+    fn note_change(&mut self) {
         let mut files: BTreeMap<u32, ValueFile> = BTreeMap::new();
-        let tables: BTreeSet<u32> = self.levels.iter().flatten().map(|table| table.id()).collect();
-        for table in self.levels.iter().flatten() {
+        let all = || self.levels.iter().flat_map(|tables| tables.iter());
+        let tables: BTreeSet<u32> = all().map(|table| table.id()).collect();
+        for table in all() {
             for (id, bytes) in &table.meta().values {
                 let own = *id == table.id();
                 let far = || table.far_files().iter().find(|file| file.id() == *id);
@@ -120,6 +143,7 @@ impl Levels {
                 files.entry(*id).or_insert_with(new).live_bytes += bytes;
             }
         }
+        self.unpacked_leaf_bytes = all().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0);
         self.values = files;
     }
 
@@ -150,7 +174,7 @@ impl Levels {
                     && behind.is_none_or(|behind| table.meta().largest < behind.meta().smallest)),
             "tables of a level below the first do not overlap"
         );
-        tables.insert(index, table);
+        Arc::make_mut(tables).insert(index, table);
     }
 }
 
@@ -217,10 +241,12 @@ impl Version {
         let removed: BTreeSet<u32> = removed.iter().copied().collect();
         let is_removed = |table: &Arc<Table>| removed.contains(&table.meta().id);
         for levels in next.keyspaces.values_mut().filter(|_| !removed.is_empty()) {
-            if levels.levels.iter().flatten().any(is_removed) {
+            if levels.levels.iter().any(|tables| tables.iter().any(is_removed)) {
                 let levels = Arc::make_mut(levels);
-                levels.levels.iter_mut().for_each(|tables| tables.retain(|table| !is_removed(table)));
-                levels.note_values();
+                for tables in levels.levels.iter_mut().filter(|tables| tables.iter().any(is_removed)) {
+                    Arc::make_mut(tables).retain(|table| !is_removed(table));
+                }
+                levels.note_change();
             }
         }
         for (level, table) in added {
@@ -231,7 +257,7 @@ impl Version {
         let changed: BTreeSet<u32> = added.iter().map(|(_, table)| table.meta().keyspace).collect();
         for keyspace in changed {
             if let Some(levels) = next.keyspaces.get_mut(&keyspace) {
-                Arc::make_mut(levels).note_values();
+                Arc::make_mut(levels).note_change();
             }
         }
         next

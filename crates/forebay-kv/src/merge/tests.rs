@@ -17,7 +17,7 @@ fn memory(entries: Entries<'_>, bounds: &Bounds, direction: Direction) -> Source
         let change = value.map_or(Change::Delete, |value| Change::Put { value, expires_s: None });
         memtables.add(&Record::single(0, key, &change), &[HEADER_BYTES as u32], lsn);
     }
-    Source::Memory(Memory::new(Arc::new(memtables), 0, u64::MAX, bounds, direction))
+    Source::Memory(Memory::new(Arc::new(memtables), 0, u64::MAX, &Arc::new(bounds.clone()), direction))
 }
 
 fn merged(sources: &[Entries<'_>], bounds: &Bounds, direction: Direction) -> Vec<(Vec<u8>, Option<u8>)> {

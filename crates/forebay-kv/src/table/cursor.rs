@@ -9,7 +9,7 @@ use forebay::{Block, Class};
 use path::Path;
 use values::{ValueAt, Values};
 
-use super::ahead::{Ahead, ChunkBytes};
+use super::ahead::{Ahead, ChunkBytes, FetchedLeaf};
 use super::{Entry, Table, TableFile};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
@@ -157,9 +157,10 @@ enum Current {
     Blob(BlobAt, Option<u64>),
     /// A value that is not read, with its file's number.
     Left(BlobAt, Option<u64>),
+    /// A value in the leaf.
+    Inline(Range<usize>, Option<u64>),
     Value {
         block: Block,
-        range: Range<usize>,
         expires_s: Option<u64>,
     },
 }
@@ -222,6 +223,46 @@ impl Cursor {
         self.seek = Some(key.to_vec());
         self.path = Some(Path::to(&self.table, &self.how, Some(key)).await?);
         Ok(())
+    }
+
+    /// As [`seek`](Self::seek), or moves before the first entry in the cursor's direction, if the cache has the leaf and the nodes
+    /// above it. Otherwise returns `false`, and the cursor has not moved. Before it is moved.
+    ///
+    /// # Errors
+    /// `Corruption`, with file and offset.
+    pub(crate) fn seek_now(&mut self, key: Option<&[u8]>) -> Result<bool> {
+        debug_assert!(self.path.is_none() && self.leaf.is_none(), "a cursor that was not moved");
+        if !self.how.looks_up() {
+            return Ok(false);
+        }
+        let leaf = Path::leaf_now(&self.table, self.how.direction, key)?;
+        leaf.map_or(Ok(false), |(child, leaf)| self.enter_cached(child, leaf, key).map(|()| true))
+    }
+
+    /// Moves before the first entry of the next leaf, if the cache has it and nothing was read ahead. Otherwise returns `false`, and
+    /// the cursor has not moved.
+    ///
+    /// # Errors
+    /// `Corruption`, with file and offset.
+    pub(crate) fn next_leaf_now(&mut self) -> Result<bool> {
+        // Without a path nothing is planned.
+        let Some(leaf) = self.leaf.as_ref().filter(|_| self.path.is_none() && self.how.looks_up()) else {
+            return Ok(false);
+        };
+        let next = Path::leaf_behind_now(&self.table, self.how.direction, &leaf.block)?;
+        self.values.begin_leaf();
+        next.map_or(Ok(false), |(child, leaf)| self.enter_cached(child, leaf, None).map(|()| true))
+    }
+
+    fn enter_cached(&mut self, child: Child, leaf: Block, key: Option<&[u8]>) -> Result<()> {
+        self.ahead.go_on(child.range().end - child.offset());
+        self.offers = self.offers.saturating_sub(1);
+        self.enter(FetchedLeaf { child, leaf, checked: true, around: ChunkBytes::default() }, key)
+    }
+
+    /// Returns the cursor's table.
+    pub(crate) fn table(&self) -> &Arc<Table> {
+        &self.table
     }
 
     /// Has the cursor offer the leaves and values that it reads next to the cache, as many as a short range has.
@@ -295,28 +336,30 @@ impl Cursor {
             Current::None | Current::Blob(..) => None,
             Current::Deleted => Some(Entry::Deleted),
             Current::Left(at, expires_s) => Some(Entry::Blob { at: *at, expires_s: *expires_s }),
-            Current::Value { block, range, expires_s } => {
-                let bytes = block.get(range.clone()).unwrap_or_default();
+            Current::Inline(range, expires_s) => {
+                let bytes =
+                    self.leaf.as_ref().and_then(|leaf| leaf.block.get(range.clone())).unwrap_or_default();
                 Some(Entry::Value { bytes, expires_s: *expires_s })
             }
+            Current::Value { block, expires_s } => Some(Entry::Value { bytes: block, expires_s: *expires_s }),
         }
     }
 
     /// Returns the value at the cursor, to keep. It is copied only if it would otherwise keep twice its memory or
     /// more: values that were read together share a block.
     pub(crate) fn value(&self) -> Option<Value> {
-        match &self.current {
-            Current::Value { block, range, .. } => {
-                let held = self.table.cache.held();
-                if range.len() <= block.pinned_bytes() / 2 {
-                    // Ordinary memory of this length costs less than a block.
-                    let bytes = Bytes::copy_from_slice(block.get(range.clone())?);
-                    return Some(Value::of_bytes(bytes, range.len() as u64, held));
-                }
-                Some(Value::of_block(block.slice(range.clone())?, held))
-            }
-            _ => None,
+        let (block, range) = match &self.current {
+            Current::Inline(range, _) => (&self.leaf.as_ref()?.block, range.clone()),
+            Current::Value { block, .. } => (block, 0..block.len()),
+            _ => return None,
+        };
+        let held = self.table.cache.held();
+        if range.len() <= block.pinned_bytes() / 2 {
+            // Ordinary memory of this length costs less than a block.
+            let len = range.len() as u64;
+            return Some(Value::of_bytes(Bytes::copy_from_slice(block.get(range)?), len, held));
         }
+        Some(Value::of_block(block.slice(range)?, held))
     }
 
     /// Returns the leaf at the cursor: its place and its bytes, which were checked.
@@ -374,9 +417,7 @@ impl Cursor {
         let entry = node.entry(index).map_err(|wrong| table.corrupt(offset, wrong))?;
         let current = match entry.payload {
             Payload::Deleted => Current::Deleted,
-            Payload::Inline(range) => {
-                Current::Value { block: leaf.block.clone(), range, expires_s: entry.expires_s }
-            }
+            Payload::Inline(range) => Current::Inline(range, entry.expires_s),
             Payload::Blob(blob) => {
                 let file = table.file_of(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
                 let named = BlobAt { file: file.id(), ..blob };
@@ -393,7 +434,7 @@ impl Cursor {
                         Some(block) => {
                             self.value_looks = OFFERS_MAX;
                             self.values.pass(blob);
-                            Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }
+                            Current::Value { block, expires_s: entry.expires_s }
                         }
                         None => {
                             self.value_looks = self.value_looks.saturating_sub(1);
@@ -406,7 +447,7 @@ impl Cursor {
                         if self.value_offers > 0 && may_cache(file, blob, &self.how) {
                             file.offer(blob.offset, &block);
                         }
-                        Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }
+                        Current::Value { block, expires_s: entry.expires_s }
                     }
                 }
             }
@@ -445,10 +486,18 @@ impl Cursor {
                 self.table.offer(fetched.child.offset(), &leaf);
             }
         }
+        let key = self.seek.take();
+        self.enter(fetched, key.as_deref())?;
+        Ok(true)
+    }
+
+    /// Moves before the first entry of a leaf, or before that at or behind a key.
+    fn enter(&mut self, fetched: FetchedLeaf, key: Option<&[u8]>) -> Result<()> {
+        let wrong = |wrong| self.table.corrupt(fetched.child.offset(), wrong);
         let node = Node::of(&fetched.leaf).map_err(wrong)?;
         let mut passed = 0;
-        if let Some(key) = self.seek.take() {
-            let found = node.search(&key).map_err(wrong)?;
+        if let Some(key) = key {
+            let found = node.search(key).map_err(wrong)?;
             passed = match (self.how.direction, found) {
                 (Direction::Forward, Ok(index) | Err(index)) => index,
                 (Direction::Backward, Ok(index)) => node.count() - 1 - index,
@@ -459,7 +508,7 @@ impl Cursor {
         debug_assert!(passed <= count, "a cursor stands before an entry, or behind the last");
         let is_last = self.ahead.chunks() == 0;
         self.leaf = Some(Leaf { child, block: fetched.leaf, around, count, passed, is_last });
-        Ok(true)
+        Ok(())
     }
 
     /// Plans as many reads of leaves as are allowed in addition to reads of values.
@@ -509,7 +558,10 @@ impl Cursor {
     /// them if they are too long together.
     async fn next_child(&mut self) -> Result<Option<NextLeaf>> {
         if self.path.is_none() {
-            self.path = Some(Path::to(&self.table, &self.how, None).await?);
+            self.path = Some(match &self.leaf {
+                None => Path::to(&self.table, &self.how, None).await?,
+                Some(leaf) => Path::behind(&self.table, &self.how, &leaf.block, leaf.child).await?,
+            });
         }
         let Some(path) = &mut self.path else { return Ok(None) };
         if path.must_read(&self.table) {
@@ -618,7 +670,7 @@ impl Cursor {
         if self.value_offers > 0 && may_cache(&file, blob, &self.how) {
             file.offer(blob.offset, &block);
         }
-        self.current = Current::Value { range: 0..block.len(), block, expires_s };
+        self.current = Current::Value { block, expires_s };
         Ok(())
     }
 

@@ -80,25 +80,30 @@ pub(crate) fn block_in_turn_on_any<F: Future>(future: F) -> F::Output {
 /// # Ok(()) }
 /// ```
 pub fn thread_waker() -> Waker {
+    with_thread_waker(Waker::clone)
+}
+
+fn with_thread_waker<T>(mut f: impl FnMut(&Waker) -> T) -> T {
     thread_local! {
         static PARKER: Waker = Parker::waker();
     }
     // Handlers of exit(3) run on a thread without its locals. Its handle, by which it parks, is still there.
-    PARKER.try_with(Waker::clone).unwrap_or_else(|_| Parker::waker())
+    PARKER.try_with(&mut f).unwrap_or_else(|_| f(&Parker::waker()))
 }
 
 fn run<F: Future>(waits: Waits, future: F) -> F::Output {
-    let waker = thread_waker();
-    let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     let _mark = WaitMark(here::set_waits(waits));
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            // A wake-up between the poll and here leaves a token, so this returns immediately.
-            Poll::Pending => thread::park(),
+    with_thread_waker(|waker| {
+        let mut context = Context::from_waker(waker);
+        loop {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(output) => return output,
+                // A wake-up between the poll and here leaves a token, so this returns immediately.
+                Poll::Pending => thread::park(),
+            }
         }
-    }
+    })
 }
 
 /// Ends the mark of a wait, also after a panic.

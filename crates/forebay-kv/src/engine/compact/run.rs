@@ -299,7 +299,10 @@ async fn merge(
     let how = how.within(share, shared.options.leaf_bytes.into());
     let bounds = Arc::new(bounds);
     let runs = job.upper.iter().chain([&job.lower]);
-    let runs = runs.map(|tables| Run::new(tables.iter(), &bounds, how).leaving(&job.leave));
+    let runs = runs.map(|tables| {
+        let (all, tables) = (0..tables.len(), Arc::new(tables.clone()));
+        Run::new(&tables, all, &bounds, how).leaving(&job.leave)
+    });
     let sources = runs.filter(|run| !run.is_empty()).map(|run| Source::Run(Box::new(run))).collect();
     let mut merge = Merge::new(sources, Direction::Forward);
     let now_s = shared.now_s();

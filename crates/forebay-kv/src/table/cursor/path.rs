@@ -6,7 +6,7 @@ use forebay::Block;
 
 use super::{CursorHow, Direction};
 use crate::error::Result;
-use crate::node::{Child, Node, UNIT, check};
+use crate::node::{Child, LEAF, Node, UNIT, Wrong, check};
 use crate::table::Table;
 
 /// The inner nodes above the next leaf.
@@ -50,6 +50,85 @@ impl Path {
         };
         path.descend(table, how, table.footer.root, table.footer.root_level(), pick).await?;
         Ok(path)
+    }
+
+    /// Returns the path to the leaf behind one in the cursor's direction.
+    pub(super) async fn behind(table: &Arc<Table>, how: &CursorHow, leaf: &Block, at: Child) -> Result<Path> {
+        let mut key = Vec::new();
+        let first = Node::of(leaf).and_then(|node| node.key(0, &mut key));
+        first.map_err(|wrong| table.corrupt(at.offset(), wrong))?;
+        let mut path = Path::to(table, how, Some(&key)).await?;
+        match path.next(table, how).await? {
+            Some((child, _)) if child == at => Ok(path),
+            _ => Err(table.corrupt(at.offset(), "the path to a leaf's first key leads to another leaf")),
+        }
+    }
+
+    /// Returns the leaf for `key`, or the first in the cursor's direction, if the cache has it and the nodes above it.
+    pub(super) fn leaf_now(
+        table: &Table,
+        direction: Direction,
+        key: Option<&[u8]>,
+    ) -> Result<Option<(Child, Block)>> {
+        Path::descend_now(table, |node, _| {
+            Ok(Some(match (key, direction) {
+                (Some(key), _) => node.search_child(key)?,
+                (None, Direction::Forward) => 0,
+                (None, Direction::Backward) => node.count() - 1,
+            }))
+        })
+    }
+
+    /// Returns the leaf behind another, if the cache has it and the nodes above it, and the lowest of these is above both.
+    pub(super) fn leaf_behind_now(
+        table: &Table,
+        direction: Direction,
+        leaf: &Block,
+    ) -> Result<Option<(Child, Block)>> {
+        if table.footer.root_level() == LEAF {
+            return Ok(None);
+        }
+        let mut key = Vec::new();
+        let first = Node::of(leaf).and_then(|node| node.key(0, &mut key));
+        first.map_err(|wrong| table.corrupt(0, wrong))?;
+        Path::descend_now(table, |node, level| {
+            let index = node.search_child(&key)?;
+            Ok(match direction {
+                _ if level > 1 => Some(index),
+                Direction::Forward => Some(index + 1).filter(|index| *index < node.count()),
+                Direction::Backward => index.checked_sub(1),
+            })
+        })
+    }
+
+    /// Returns the leaf to which the picked children lead, if all are picked and in memory.
+    fn descend_now(
+        table: &Table,
+        pick: impl Fn(&Node<'_>, u8) -> Result<Option<usize>, Wrong>,
+    ) -> Result<Option<(Child, Block)>> {
+        let (mut child, mut level) = (table.footer.root, table.footer.root_level());
+        let cached = |child: Child| table.cache.get_if_there(table.meta.id, child.offset());
+        while level > LEAF {
+            let below = |bytes: &[u8]| {
+                let node = Node::of(bytes)?;
+                let Some(index) = pick(&node, level)? else { return Ok(None) };
+                let below = node.child(index)?;
+                table.check_place(below, level - 1)?;
+                Ok(Some(below))
+            };
+            let below = match table.pinned.node(child, level) {
+                Some(bytes) => below(bytes),
+                None => {
+                    let Some(block) = cached(child) else { return Ok(None) };
+                    below(&block)
+                }
+            };
+            let Some(below) = below.map_err(|wrong: Wrong| table.corrupt(child.offset(), wrong))? else {
+                return Ok(None);
+            };
+            (child, level) = (below, level - 1);
+        }
+        Ok(cached(child).map(|block| (child, block)))
     }
 
     /// Returns whether the next leaf needs an inner node that is not pinned.
