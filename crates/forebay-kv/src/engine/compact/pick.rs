@@ -25,6 +25,10 @@ use crate::merge::Bounds;
 use crate::node::codec::Codec;
 use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
 
+mod range_descent;
+
+pub(crate) use range_descent::Descent;
+
 /// The length above which values are long for compaction, which reads them one by one.
 const LONG_BYTES: u32 = 64 << 10;
 /// The length of a table with few keys: a leaf, an inner node, a filter and a footer.
@@ -218,8 +222,7 @@ impl<'l> Shape<'l> {
 
     /// Returns the bytes of values in files without keys.
     fn apart(&self) -> u64 {
-        let files = self.levels.value_files().values().filter(|file| !file.is_table);
-        files.map(|file| file.live_bytes).sum()
+        self.levels.value_files().values().filter(|file| !file.is_table).map(|file| file.live_bytes).sum()
     }
 
     /// Returns the table of the last level of which most has expired, if that is more than `1/part` of it.
@@ -514,8 +517,7 @@ fn take_passed(upper: &mut Vec<Vec<Arc<Table>>>, end: Option<&[u8]>) -> Vec<u32>
 /// Returns the bytes that a table of level 0 adds to the target. Deletions add nothing, and keys whose values stay add little: the
 /// more of them are merged together, the fewer bytes are written. Values that do not stay are written again.
 fn added_bytes(table: &Table) -> u64 {
-    let meta = table.meta();
-    let rest = meta.key_bytes();
+    let (meta, rest) = (table.meta(), table.meta().key_bytes());
     let stay = meta.bytes - rest;
     let is_little = stay > 0 && rest < stay + SHORT_BYTES;
     let each = if is_little { 0 } else { rest / meta.entries.max(1) };
@@ -729,83 +731,6 @@ pub(crate) fn top_bytes(budget: &Budget) -> u64 {
 /// Returns the bytes that compaction has to move out of levels with targets.
 pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
     shapes(version, how).map(|(_, shape)| shape.pending()).sum()
-}
-
-/// The descent of a range of keys to the last level. It ends despite concurrent writes: it compacts the tables of level 0 that
-/// existed at its start, then passes each level once, in the order of the keys. Data written later is newer.
-#[derive(Debug)]
-pub(crate) struct Descent {
-    keyspace: u32,
-    bounds: Bounds,
-    /// The number of the first table that is newer than its start.
-    upto: u32,
-    at: Place,
-    /// Where it is once the job that was picked last is done.
-    next: Place,
-}
-
-/// A level, of which the keys up to the given one were passed. Level 0 is passed where a higher level is set.
-#[derive(Clone, Debug, Default)]
-struct Place {
-    level: usize,
-    key: Option<Box<[u8]>>,
-}
-
-impl Descent {
-    pub(crate) fn new(keyspace: u32, bounds: Bounds, upto: u32) -> Descent {
-        Descent { keyspace, bounds, upto, at: Place::default(), next: Place::default() }
-    }
-
-    /// Records that the job that was picked last is done.
-    pub(crate) fn advance(&mut self) {
-        self.at = self.next.clone();
-    }
-
-    /// Returns the next job. Among tables to be rewritten without their expired entries or with another codec it considers only old
-    /// tables, so that the work ends.
-    pub(crate) fn pick(&mut self, version: &Version, how: &How<'_>) -> Option<Job> {
-        let Descent { keyspace, upto, .. } = *self;
-        let shape = Shape { is_tight: false, ..Shape::of(version.keyspace(keyspace)?, how) };
-        let is_old = |table: &Table| table.id() < upto && self.bounds.meet(table);
-        self.next = self.at.clone();
-        if self.at.level == 0 {
-            let level0 = shape.oldest(is_old);
-            // All runs of a whole keyspace are merged together, if the space allows it.
-            if self.bounds.is_all() && !how.is_full {
-                if let Some(job) = shape.merging_runs(keyspace, level0) {
-                    let is_taken = |table: &Table| job.uppers().any(|upper| upper.id() == table.id());
-                    if shape.levels.level(0).iter().all(|table| !is_old(table) || is_taken(table)) {
-                        self.next = Place { level: shape.base, key: None };
-                    }
-                    return Some(job);
-                }
-            } else if !level0.is_empty() {
-                return shape.level0_job(keyspace, level0);
-            }
-        }
-        let is_ahead = |level: usize, table: &Table| {
-            let key = self.at.key.as_ref().filter(|_| level == self.at.level);
-            self.bounds.meet(table) && key.is_none_or(|key| table.meta().largest > *key)
-        };
-        for level in self.at.level.max(1)..LAST {
-            let mut tables = shape.levels.level(level).iter();
-            if let Some(table) = tables.find(|table| is_ahead(level, table)) {
-                self.next = Place { level, key: Some(table.meta().largest.clone()) };
-                return shape.table_job(keyspace, level, table.clone());
-            }
-        }
-        self.next = Place { level: LAST, key: None };
-        let has_expired = |table: &Table| expired_bytes(table.meta(), how.now_s) > 0;
-        let is_stale = |table: &&Arc<Table>| {
-            is_old(table) && (table.meta().deleted > 0 || has_expired(table) || table.codec() != how.codec)
-        };
-        let stale = shape.levels.level(LAST).iter().find(is_stale);
-        stale.map(|table| shape.again(keyspace, LAST, table, !how.is_full)).or_else(|| {
-            let job = shape.collect(keyspace, true)?;
-            let are_old = job.inputs().all(|table| is_old(table));
-            are_old.then_some(job)
-        })
-    }
 }
 
 /// Returns the next job that moves a keyspace's keys out of level 0.
