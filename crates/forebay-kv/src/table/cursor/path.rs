@@ -6,7 +6,7 @@ use forebay::Block;
 
 use super::{CursorHow, Direction};
 use crate::error::Result;
-use crate::node::{Child, LEAF, Node, UNIT, Wrong, check};
+use crate::node::{Child, Node, UNIT, Wrong, check};
 use crate::table::Table;
 
 /// The inner nodes above the next leaf.
@@ -85,7 +85,7 @@ impl Path {
         direction: Direction,
         leaf: &Block,
     ) -> Result<Option<(Child, Block)>> {
-        if table.footer.root_level() == LEAF {
+        if table.footer.root_level() == 0 {
             return Ok(None);
         }
         let mut key = Vec::new();
@@ -108,7 +108,7 @@ impl Path {
     ) -> Result<Option<(Child, Block)>> {
         let (mut child, mut level) = (table.footer.root, table.footer.root_level());
         let cached = |child: Child| table.cache.get_if_there(table.meta.id, child.offset());
-        while level > LEAF {
+        while level > 0 {
             let below = |bytes: &[u8]| {
                 let node = Node::of(bytes)?;
                 let Some(index) = pick(&node, level)? else { return Ok(None) };
