@@ -9,6 +9,8 @@
 pub enum Mutant {
     /// The manifest names a table that was not made durable.
     TableNotSynced,
+    /// The names of new tables may be lost.
+    TablesNotNamed,
     /// Reads see writes that are not durable yet.
     VisibleBeforeDurable,
     /// The manifest names a table with records whose numbers the log may lose.

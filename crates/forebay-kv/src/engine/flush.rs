@@ -172,7 +172,11 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         metas.iter().map(|meta| meta.entries).sum::<u64>() <= memtables.entries() as u64,
         "a flush writes no more entries than the memtable has"
     );
-    let tables = match open_all(shared, &metas).await {
+    let opened = match shared.sync_tables(metas.len()).await {
+        Ok(()) => open_all(shared, &metas).await,
+        Err(error) => Err(error),
+    };
+    let tables = match opened {
         Ok(tables) => tables,
         Err(error) => {
             abandon(shared, &metas).await;

@@ -414,6 +414,14 @@ impl StoreCore {
         self.next_table.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Makes the names of the `count` tables that were just written durable, with one sync of their directory.
+    pub(super) async fn sync_tables(&self, count: usize) -> Result<()> {
+        if count == 0 || is_broken!(TablesNotNamed) {
+            return Ok(());
+        }
+        self.tables.sync().await.map_err(Error::from)
+    }
+
     /// Reserves this number and all below: no table gets one of them.
     pub(super) fn reserve_table(&self, id: u32) {
         self.next_table.fetch_max(id.saturating_add(1), Ordering::Relaxed);

@@ -354,7 +354,11 @@ impl SortedFile {
                 let _ = writer.abandon().await;
                 return Err(error);
             }
-            let meta = match writer.finish().await {
+            let finished = match writer.finish().await {
+                Ok(meta) => dir.sync().await.map(|()| meta).map_err(Error::from),
+                Err(error) => Err(error),
+            };
+            let meta = match finished {
                 Ok(meta) => meta,
                 Err(error) => {
                     let _ = dir.remove_file(path.file_name().unwrap_or_default()).await;

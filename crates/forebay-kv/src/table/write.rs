@@ -227,7 +227,8 @@ impl TableWriter {
         self.out.memory_bytes() + (keys + nodes) as u64
     }
 
-    /// Writes the rest of the table, and makes the file and its name durable.
+    /// Writes the rest of the table, and makes the file durable. The caller makes its name so, which one sync of the directory does
+    /// for several tables.
     ///
     /// # Errors
     /// The system's; `InvalidInput` if no entry was added.
@@ -275,7 +276,6 @@ impl TableWriter {
         }
         let durability = if is_broken!(TableNotSynced) { Durability::None } else { Durability::Data };
         let bytes = self.out.finish(durability).await?;
-        self.dir.sync().await?;
         Ok(TableMeta {
             id: self.spec.id,
             number: self.spec.id,

@@ -82,6 +82,7 @@ mod broken {
     #[test]
     fn a_manifest_that_names_a_table_too_soon_is_caught() {
         is_caught(Mutant::TableNotSynced);
+        is_caught(Mutant::TablesNotNamed);
     }
 
     #[test]

@@ -121,6 +121,7 @@ impl Output {
     /// Makes all tables durable.
     pub(crate) async fn finish(&mut self) -> Result<&[TableMeta]> {
         self.end().await?;
+        self.shared.sync_tables(self.metas.len()).await?;
         Ok(&self.metas)
     }
 
