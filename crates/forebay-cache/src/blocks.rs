@@ -348,7 +348,11 @@ impl BlockCache {
     /// whether it was offered or noted before, not long ago: then a read of the block that offers it will insert it. For `forebay-kv`.
     #[doc(hidden)]
     pub fn note(&self, owner: u64, offset: u64) -> bool {
-        self.offered().doorkeeper.note(owner, offset)
+        let is_wanted = self.offered().doorkeeper.note(owner, offset);
+        if !is_wanted {
+            self.stripe().refusals.fetch_add(1, Ordering::Relaxed);
+        }
+        is_wanted
     }
 
     /// Lends the cache up to `bytes` bytes beyond its limit, in steps of one block of the usual length, until they are withdrawn.
