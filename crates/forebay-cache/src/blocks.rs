@@ -1,11 +1,11 @@
 //! The bounded map of blocks below [`Cache`](crate::Cache), for libraries that read their blocks themselves.
 
-use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use forebay::internal::thread_number;
 use forebay::{Block, Error};
 use quick_cache::sync::Cache as Map;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
@@ -508,24 +508,6 @@ impl Weighter<At, Block> for ByMemory {
     fn weight(&self, _: &At, block: &Block) -> u64 {
         weight_of(block.pinned_bytes() as u64)
     }
-}
-
-/// Returns a number of the calling thread, for counters of which each thread changes its own: one that threads on several processors
-/// change costs each of them 0.1 us. For `forebay-kv`.
-#[doc(hidden)]
-#[inline]
-pub fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        /// Plus 1, so that 0 means unset.
-        static NUMBER: Cell<usize> = const { Cell::new(0) };
-    }
-    NUMBER.with(|number| {
-        if number.get() == 0 {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed) + 1);
-        }
-        number.get()
-    })
 }
 
 /// Returns the bytes that a block counts with, of the memory that it keeps from other use.

@@ -64,8 +64,6 @@ mod read;
 mod window;
 mod write;
 
-#[doc(hidden)]
-pub use blocks::thread_number;
 pub use blocks::{BlockCache, BlockStats};
 pub use cache::{Cache, CacheOptions, CacheStats};
 #[doc(hidden)]

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use forebay::Block;
-use forebay_cache::{BlockCache, thread_number};
+use forebay::internal::thread_number;
+use forebay_cache::BlockCache;
 
 use crate::is_broken;
 

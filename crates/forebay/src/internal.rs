@@ -24,6 +24,7 @@ use crate::reactor::shard;
 mod simulation;
 
 pub use crate::base::fork::PerProcess;
+pub use crate::base::here::thread_number;
 #[cfg(feature = "_sim")]
 pub use simulation::*;
 

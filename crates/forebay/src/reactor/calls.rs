@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use crate::base::class::Class;
+use crate::base::here;
 use crate::base::priority::Priority;
 use crate::base::size_limit::is_within_size_limit;
 use crate::driver::threads::transfer;
@@ -43,12 +44,6 @@ use crate::reactor::scheduler::{PIECE_BYTES, Request};
 const STRIPES_MAX: usize = 8;
 /// The pause between two looks for calls that have not returned at the engine's end.
 const PAUSE: Duration = Duration::from_micros(100);
-/// A thread that has no stripe yet.
-const NO_STRIPE: usize = usize::MAX;
-
-thread_local! {
-    static STRIPE: Cell<usize> = const { Cell::new(NO_STRIPE) };
-}
 
 /// The calls of an engine's waiting threads.
 pub(crate) struct Calls {
@@ -195,11 +190,7 @@ impl Calls {
 
     /// Returns the number of this thread's stripe.
     fn stripe(&self) -> usize {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        if STRIPE.get() == NO_STRIPE {
-            STRIPE.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        STRIPE.get() % self.stripes.len()
+        here::thread_number() % self.stripes.len()
     }
 
     fn lock(&self, stripe: usize) -> MutexGuard<'_, Stripe> {
