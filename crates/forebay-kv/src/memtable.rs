@@ -49,12 +49,12 @@ struct Inner {
     text: Text,
     /// Places of the entries, ordered by keyspace, by key, and from the newest version to the oldest.
     tree: Tree,
-    /// Keyspaces with entries here, ascending, each with what was written to it.
+    /// Keyspaces with entries here, ascending, each with a count of its writes.
     keyspaces: Vec<(u32, Tally)>,
     entries: usize,
 }
 
-/// What was written to a keyspace; every version of a key counts.
+/// Counts of the writes to a keyspace, of which every version of a key is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) deletions: u64,
@@ -288,7 +288,7 @@ impl Memtables {
         self.keyspace_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the keyspaces that have entries here, each with what was written to it.
+    /// Returns the keyspaces that have entries here, each with a count of its writes.
     pub(crate) fn tallies(&self) -> Vec<(u32, Tally)> {
         self.read().keyspaces.clone()
     }

@@ -120,60 +120,71 @@ fn an_idle_store_gives_back_what_was_deleted() {
     }
 }
 
+/// Replaces values by short ones and waits, perhaps after the store was closed and opened. Returns whether the space is given back.
+fn gives_back_replaced(seed: u64, value_bytes: usize, is_reopened: bool) -> bool {
+    let ran = world(seed).run(async |engine| {
+        // Those of more than a kilobyte are separated.
+        let options = options().separation_bytes(1_200);
+        let mut store = Store::open(&engine, DIR, options.clone()).await.expect("a store");
+        fill(&store, KEYS, value_bytes).await;
+        let full = dir_bytes(&engine, "tables").await;
+        assert!(full > KEYS * value_bytes as u64, "{full}");
+        let flushes = store.stats().flushes;
+        replace(&store, KEYS, 1).await;
+        assert_eq!(store.stats().flushes, flushes, "a memtable holds all of it");
+        if is_reopened {
+            store.close().await.expect("an end");
+            store = Store::open(&engine, DIR, options).await.expect("the store opens");
+        }
+        pause(10 * SECOND).await;
+        let left = dir_bytes(&engine, "tables").await;
+        // All of it was done, and nothing follows.
+        let before = sim::node(0).counts();
+        pause(3_600 * SECOND).await;
+        assert_eq!(sim::node(0).counts(), before, "an idle store works");
+        store.close().await.expect("an end");
+        left < full / 10
+    });
+    ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"))
+}
+
+/// Replaces the values of the first `keys` keys, with one batch.
+async fn replace(store: &Store, keys: u64, value_bytes: usize) {
+    let (keyspace, mut batch) = (store.default_keyspace(), Batch::new());
+    for number in 0..keys {
+        batch.put(&keyspace, key(number), vec![7; value_bytes]);
+    }
+    store.write(&batch).await.expect("a batch");
+}
+
 /// Story: values were replaced by short ones, which stayed in memory as deletions once did: a store of a gigabyte kept it for ten
 /// bytes in place of each megabyte.
 #[test]
 fn an_idle_store_gives_back_what_was_replaced_by_less() {
-    for (seed, value_bytes, is_reopened) in
-        [(0, 1_000, false), (1, 1_000, true), (2, 2_000, false), (3, 2_000, true)]
-    {
-        let ran = world(seed).run(async |engine| {
-            // Those of more than a kilobyte are separated.
-            let options = options().separation_bytes(1_200);
-            let mut store = Store::open(&engine, DIR, options.clone()).await.expect("a store");
-            fill(&store, KEYS, value_bytes).await;
-            let full = dir_bytes(&engine, "tables").await;
-            assert!(full > KEYS * value_bytes as u64, "{full}");
-            let flushes = store.stats().flushes;
-            let mut batch = Batch::new();
-            for number in 0..KEYS {
-                batch.put(&store.default_keyspace(), key(number), [7]);
-            }
-            store.write(&batch).await.expect("a batch");
-            assert_eq!(store.stats().flushes, flushes, "a memtable holds all of it");
-            if is_reopened {
-                store.close().await.expect("an end");
-                store = Store::open(&engine, DIR, options).await.expect("the store opens");
-            }
-            pause(10 * SECOND).await;
-            let left = dir_bytes(&engine, "tables").await;
-            assert!(left < full / 10, "seed {seed}: {left} of {full}");
-            // All of it was done, and nothing follows.
-            let before = sim::node(0).counts();
-            pause(3_600 * SECOND).await;
-            assert_eq!(sim::node(0).counts(), before, "an idle store works");
-            store.close().await.expect("an end");
-        });
-        ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    for (seed, value_bytes) in [(0, 1_000), (1, 2_000)] {
+        assert!(gives_back_replaced(seed, value_bytes, false), "{value_bytes} bytes: an open store");
+        assert!(
+            gives_back_replaced(seed, value_bytes, true),
+            "{value_bytes} bytes: a store that was opened again"
+        );
     }
 }
 
-/// Values in place of others as long as they give nothing back.
+/// Values in place of others give back little unless they are less than half as long.
 #[test]
-fn values_as_long_as_those_before_are_not_worth_a_flush() {
-    let ran = world(8).run(async |engine| {
-        let store = filled(&engine, KEYS).await;
-        let (full, flushes) = (table_bytes(&store), store.stats().flushes);
-        let mut batch = Batch::new();
-        for number in 0..400 {
-            batch.put(&store.default_keyspace(), key(number), [7; 1_000]);
-        }
-        store.write(&batch).await.expect("a batch");
-        pause(10 * SECOND).await;
-        assert_eq!((table_bytes(&store), store.stats().flushes), (full, flushes));
-        store.close().await.expect("an end");
-    });
-    ran.expect("a world without faults");
+fn values_of_more_than_half_the_length_are_not_worth_a_flush() {
+    for (value_bytes, is_flushed) in [(1_000, false), (560, false), (440, true), (0, true)] {
+        let ran = world(8).run(async |engine| {
+            let store = filled(&engine, KEYS).await;
+            let flushes = store.stats().flushes;
+            replace(&store, 400, value_bytes).await;
+            pause(10 * SECOND).await;
+            let flushes = store.stats().flushes - flushes;
+            assert_eq!(flushes, u64::from(is_flushed), "{value_bytes} bytes");
+            store.close().await.expect("an end");
+        });
+        ran.expect("a world without faults");
+    }
 }
 
 /// Test of the test.
@@ -183,6 +194,7 @@ fn deletions_that_stay_in_memory_are_caught() {
     use forebay_kv::mutants::{self, Mutant};
     assert!(!mutants::with(Mutant::DeletionsNotFlushed, || gives_back(0, false)));
     assert!(!mutants::with(Mutant::DeletionsNotFlushed, || gives_back(0, true)));
+    assert!(!mutants::with(Mutant::DeletionsNotFlushed, || gives_back_replaced(0, 1_000, false)));
 }
 
 #[test]

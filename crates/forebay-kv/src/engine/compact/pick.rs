@@ -204,20 +204,23 @@ impl<'l> Shape<'l> {
     }
 
     /// As [`weight`](Self::weight), at rest: an entry that is short beside those of the last level may replace a longer one.
-    fn weight_at_rest(&self, table: &Table) -> u64 {
+    fn weight_at_rest(&self, table: &Table, whole_bytes: u64) -> u64 {
         let meta = table.meta();
         let values: u64 = meta.values.iter().map(|(_, bytes)| bytes).sum();
-        self.weight(table)
-            + self.replaced(meta.entries.saturating_sub(meta.deleted), meta.key_bytes() + values)
+        let (puts, bytes) = (meta.entries.saturating_sub(meta.deleted), meta.key_bytes() + values);
+        self.weight(table) + self.replaced(puts, bytes, whole_bytes)
     }
 
-    /// Returns the bytes of so many entries of the last level, which these may replace, if `bytes` are few beside those with their
-    /// values.
-    fn replaced(&self, entries: u64, bytes: u64) -> u64 {
-        let replaced = entries.saturating_mul(self.entry_bytes);
-        let is_short = |with_values: u64| bytes < with_values / SHORTER;
-        let apart = || (self.apart() as f64 * (entries as f64 / self.entries.max(1) as f64)) as u64;
-        if is_short(replaced) || is_short(replaced.saturating_add(apart())) { replaced } else { 0 }
+    /// Returns the bytes of so many entries of the last level, which entries of `bytes` bytes may replace, if these are short beside
+    /// entries of `whole_bytes`.
+    fn replaced(&self, entries: u64, bytes: u64, whole_bytes: u64) -> u64 {
+        let is_short = bytes < entries.saturating_mul(whole_bytes) / SHORTER;
+        if is_short { entries.saturating_mul(self.entry_bytes) } else { 0 }
+    }
+
+    /// Returns the bytes of an entry of the last level with its value, wherever that is.
+    fn whole_bytes(&self) -> u64 {
+        self.entry_bytes + self.apart() / self.entries.max(1)
     }
 
     /// Returns the bytes of values in files without keys.
@@ -310,8 +313,9 @@ impl<'l> Shape<'l> {
 
     /// Returns whether the levels above the last are too heavy for a store at rest if they weigh `more`.
     fn is_restless(&self, more: u64) -> bool {
+        let whole_bytes = self.whole_bytes();
         let tables = (0..LAST).flat_map(|level| self.levels.level(level));
-        let above: u64 = tables.map(|table| self.weight_at_rest(table)).sum();
+        let above: u64 = tables.map(|table| self.weight_at_rest(table, whole_bytes)).sum();
         above.saturating_add(more) > self.levels.bytes(LAST) / REST
     }
 
@@ -331,7 +335,8 @@ impl<'l> Shape<'l> {
     /// rest work. While the store is written to, the deletions have to weigh more than `1/REST` of the keyspace's tables.
     fn worth(&self, tally: &Tally, is_resting: bool) -> Option<u64> {
         let bytes: u64 = (0..LEVELS).map(|level| self.levels.bytes(level)).sum();
-        let replaced = if is_resting { self.replaced(tally.puts, tally.put_bytes) } else { 0 };
+        let replaced = || self.replaced(tally.puts, tally.put_bytes, self.whole_bytes());
+        let replaced = if is_resting { replaced() } else { 0 };
         let weight = tally.deletions.saturating_mul(self.entry_bytes).saturating_add(replaced).min(bytes);
         let is_worth = if is_resting { self.is_restless(weight) } else { weight > bytes / REST };
         is_worth.then(|| weight + (self.apart() as f64 * (weight as f64 / bytes.max(1) as f64)) as u64)
@@ -708,7 +713,8 @@ pub(crate) fn changes_pay(
     let worth = |(keyspace, tally): &(u32, Tally)| {
         Shape::of(version.keyspace(*keyspace)?, how).worth(tally, is_resting)
     };
-    let worth: u64 = tallies.iter().filter_map(worth).sum();
+    let counts = |(_, tally): &&(u32, Tally)| is_resting || tally.deletions > 0;
+    let worth: u64 = tallies.iter().filter(counts).filter_map(worth).sum();
     worth > how.budget.memtable / DEAD_PART
 }
 

@@ -108,7 +108,7 @@ async fn pieces(shared: &Arc<StoreCore>, job: Job, low: Bound<Vec<u8>>, piece_by
             return Ok(false);
         }
         *shared.compaction.progress() = begun;
-        // A disk that is full by now may have no space for what is left: then a smaller job runs first.
+        // On a disk that has become full the rest may not fit: a smaller job runs first.
         if !is_full {
             shared.full.check_growth()?;
         }
