@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::ops::ControlFlow;
+
 use common::{dir, engine, key, open, random, value};
 use forebay_kv::{FilterPolicy, Keyspace, Store};
 use forebay_test::allocations::{self, CountingAllocator};
@@ -69,6 +71,19 @@ fn a_range_in_memory_allocates_for_its_entries_and_little_else() {
     let allocations = allocations::set(None).unwrap();
     // A key and a value each. Some of these ranges have two leaves.
     assert!(allocations <= 100 * (2 * ENTRIES + 14), "{allocations}");
+    let visit = |first: u64| {
+        let (mut range, mut left) = (keyspace.range(key(first)..), ENTRIES);
+        let ended = range.visit(|_, _| {
+            left -= 1;
+            if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        assert!(matches!(ended.wait(), Ok(Some(()))));
+    };
+    allocations::set(Some(0));
+    (0..100).for_each(visit);
+    let allocations = allocations::set(None).unwrap();
+    // Nothing for an entry that is visited.
+    assert!(allocations <= 100 * 14, "{allocations}");
     store.close().wait().unwrap();
 }
 

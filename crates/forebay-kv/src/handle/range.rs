@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use forebay::Waitable;
@@ -202,91 +202,168 @@ impl Range {
         Waitable::new("range", poll_fn(|context| self.poll_next_entry(context).map(Result::transpose)))
     }
 
+    /// Gives the entries from here on to `see`, key and value, until it breaks or the range is at its end: then the result is `None`,
+    /// else that of the break. Another call continues behind the last entry that was given.
+    ///
+    /// Entries in memory are given where they lie. [`next`](Self::next) copies each key and most values, which for a few short entries
+    /// is more than half of its cost. `see` runs on the polling thread, and should not block. Dropping the future loses nothing but the
+    /// rest of the entries.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next).
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).await?;
+    /// # let users = store.keyspace("users").await?;
+    /// # users.put("anna", "1").await?;
+    /// # users.put("bert", "2").await?;
+    /// let (mut range, mut bytes) = (users.range("anna"..), 0);
+    /// let all = range.visit(|_key, value| {
+    ///     bytes += value.len();
+    ///     if bytes < 1000 { ControlFlow::Continue(()) } else { ControlFlow::Break("enough") }
+    /// });
+    /// assert_eq!(all.await?, None); // no break
+    /// # drop(range);
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn visit<B>(
+        &mut self,
+        mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Waitable<impl Future<Output = Result<Option<B>>>> {
+        Waitable::new("range", poll_fn(move |context| self.poll_visit(context, &mut see)))
+    }
+
+    fn poll_visit<B>(
+        &mut self,
+        context: &mut Context<'_>,
+        see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Poll<Result<Option<B>>> {
+        loop {
+            while let Some((key, value)) = self.fetched.pop_front() {
+                self.given += 1;
+                if let ControlFlow::Break(answer) = see(&key, &value) {
+                    return Poll::Ready(Ok(Some(answer)));
+                }
+            }
+            while let Some((work, bytes_left)) = self.move_now()? {
+                let value = work.bytes().unwrap_or_default();
+                *bytes_left = bytes_left.saturating_sub(value.len() as u64);
+                let answer = see(work.merge.key(), value);
+                self.given += 1;
+                if let ControlFlow::Break(answer) = answer {
+                    return Poll::Ready(Ok(Some(answer)));
+                }
+            }
+            if !ready!(self.poll_work(context))? {
+                return Poll::Ready(Ok(None));
+            }
+        }
+    }
+
     fn poll_next_entry(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Pair>>> {
         loop {
             if let Some(entry) = self.fetched.pop_front() {
                 self.given += 1;
                 return Poll::Ready(Ok(Some(entry)));
             }
-            if let Some(entry) = self.entry_now()? {
+            if let Some((work, bytes_left)) = self.move_now()?
+                && let Some(value) = work.value()
+            {
+                *bytes_left = bytes_left.saturating_sub(value.held_bytes());
+                let key = work.merge.key().to_vec();
                 self.given += 1;
-                return Poll::Ready(Ok(Some(entry)));
+                return Poll::Ready(Ok(Some((key, value))));
             }
-            let mut work = match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Failed(error) => return Poll::Ready(error.map_or(Ok(None), Err)),
-                Stage::Over => return Poll::Ready(Ok(None)),
-                Stage::Begun => Work::begin(&self.handle.shared, &self.wanted)?,
-                Stage::Idle(work) if work.is_fresh == self.wanted.is_fresh => work,
-                Stage::Idle(work) => {
-                    self.pass(&work);
-                    drop(work);
-                    Work::begin(&self.handle.shared, &self.wanted)?
-                }
-                Stage::Fetching(mut fetching) => {
-                    let Poll::Ready((work, fetched)) = fetching.as_mut().poll(context) else {
-                        self.stage = Stage::Fetching(fetching);
-                        return Poll::Pending;
-                    };
-                    let fetched = fetched?;
-                    self.fetched = fetched.entries;
-                    if !fetched.is_last {
-                        self.stage = Stage::Idle(work);
-                    }
-                    continue;
-                }
-            };
-            self.handle.shared.check_open()?;
-            if let Err(error) = self.handle.shared.check_held() {
-                // It restarts behind the last entry. It keeps none of its memory meanwhile: ranges that wait for each other's
-                // memory would wait forever.
-                self.pass(&work);
-                self.stage = Stage::Begun;
-                return Poll::Ready(Err(error));
+            if !ready!(self.poll_work(context))? {
+                return Poll::Ready(Ok(None));
             }
-            if !work.merge.has_begun() {
-                if Pin::new(&mut forebay::shard::yield_if_needed()).poll(context).is_pending() {
-                    self.stage = Stage::Idle(work);
-                    return Poll::Pending;
-                }
-                if work.merge.begin_now()? {
-                    self.unchecked = (AHEAD_MAX, AHEAD_BYTES);
-                    self.stage = Stage::Idle(work);
-                    continue;
-                }
-            }
-            let count = if work.merge.has_next() { 1 } else { (self.given + 1).min(2 * AHEAD_MAX) };
-            self.unchecked = (AHEAD_MAX, AHEAD_BYTES);
-            self.stage = Stage::Fetching(Box::pin(work.fetch(count)));
         }
     }
 
-    /// Returns the next entry if that needs no wait. After an error the range is at its end.
-    fn entry_now(&mut self) -> Result<Option<Pair>> {
-        let Stage::Idle(work) = &mut self.stage else { return Ok(None) };
-        let (entries, bytes) = &mut self.unchecked;
-        if work.is_fresh != self.wanted.is_fresh {
-            return Ok(None);
+    /// Brings the entries nearer that need a wait: begins the work, or has a fetch proceed. Returns `false` at the end.
+    fn poll_work(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
+        let mut work = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Failed(error) => return Poll::Ready(error.map_or(Ok(false), Err)),
+            Stage::Over => return Poll::Ready(Ok(false)),
+            Stage::Begun => Work::begin(&self.handle.shared, &self.wanted)?,
+            Stage::Idle(work) if work.is_fresh == self.wanted.is_fresh => work,
+            Stage::Idle(work) => {
+                self.pass(&work);
+                drop(work);
+                Work::begin(&self.handle.shared, &self.wanted)?
+            }
+            Stage::Fetching(mut fetching) => {
+                let Poll::Ready((work, fetched)) = fetching.as_mut().poll(context) else {
+                    self.stage = Stage::Fetching(fetching);
+                    return Poll::Pending;
+                };
+                let fetched = fetched?;
+                self.fetched = fetched.entries;
+                if !fetched.is_last {
+                    self.stage = Stage::Idle(work);
+                }
+                return Poll::Ready(Ok(true));
+            }
+        };
+        self.handle.shared.check_open()?;
+        if let Err(error) = self.handle.shared.check_held() {
+            // It restarts behind the last entry. It keeps none of its memory meanwhile: ranges that wait for each other's
+            // memory would wait forever.
+            self.pass(&work);
+            self.stage = Stage::Begun;
+            return Poll::Ready(Err(error));
         }
-        while *entries > 0 && *bytes > 0 {
+        if !work.merge.has_begun() {
+            if Pin::new(&mut forebay::shard::yield_if_needed()).poll(context).is_pending() {
+                self.stage = Stage::Idle(work);
+                return Poll::Pending;
+            }
+            if work.merge.begin_now()? {
+                self.unchecked = (AHEAD_MAX, AHEAD_BYTES);
+                self.stage = Stage::Idle(work);
+                return Poll::Ready(Ok(true));
+            }
+        }
+        let count = if work.merge.has_next() { 1 } else { (self.given + 1).min(2 * AHEAD_MAX) };
+        self.unchecked = (AHEAD_MAX, AHEAD_BYTES);
+        self.stage = Stage::Fetching(Box::pin(work.fetch(count)));
+        Poll::Ready(Ok(true))
+    }
+
+    /// Moves to the next entry if that needs no wait, and returns the work there, with the bytes that may be returned before the next
+    /// fetch. After an error the range is at its end.
+    fn move_now(&mut self) -> Result<Option<(&Work, &mut u64)>> {
+        let (entries, bytes) = &mut self.unchecked;
+        loop {
+            let Stage::Idle(work) = &mut self.stage else { return Ok(None) };
+            if work.is_fresh != self.wanted.is_fresh || *entries == 0 || *bytes == 0 {
+                return Ok(None);
+            }
             *entries -= 1;
             match work.merge.next_now() {
-                Ok(Some(true)) => {}
+                Ok(Some(true)) if work.bytes().is_none() => {}
+                Ok(Some(true)) => break,
+                Ok(None) => return Ok(None),
                 Ok(Some(false)) => {
                     self.stage = Stage::Over;
                     return Ok(None);
                 }
-                Ok(None) => return Ok(None),
                 Err(error) => {
                     self.stage = Stage::Over;
                     return Err(error);
                 }
             }
-            if let Some(value) = work.value() {
-                *bytes = bytes.saturating_sub(value.held_bytes());
-                return Ok(Some((work.merge.key().to_vec(), value)));
-            }
         }
-        Ok(None)
+        let Stage::Idle(work) = &self.stage else { return Ok(None) };
+        Ok(Some((work, bytes)))
     }
 
     /// Lets the next [`Work`] begin behind the entries that this one has read.
@@ -364,19 +441,25 @@ impl Work {
         Ok(Fetch { entries, is_last: false })
     }
 
-    /// Returns the value at the merge's position, unless it is deleted or has expired.
+    /// Returns the bytes of the value at the merge's position, unless it is deleted or has expired; none of a value that is left unread.
+    fn bytes(&self) -> Option<&[u8]> {
+        match self.merge.entry()? {
+            Entry::Deleted => None,
+            entry if entry.has_expired(self.now_s) => None,
+            Entry::Value { bytes, .. } => Some(bytes),
+            Entry::Blob { .. } => Some(&[]),
+        }
+    }
+
+    /// Returns the value at the merge's position, to keep, unless it is deleted or has expired.
     fn value(&self) -> Option<Value> {
-        let entry = self.merge.entry()?;
-        if entry == Entry::Deleted || entry.has_expired(self.now_s) {
-            return None;
-        }
-        if matches!(entry, Entry::Blob { .. }) {
-            return Some(Value::of_bytes(Bytes::new(), 0, self.shared.cache.held()));
-        }
-        match self.merge.at()? {
+        self.bytes()?;
+        let value = match self.merge.at()? {
             Source::Memory(memory) => self.shared.value_of(memory.found()?, || self.now_s),
             Source::Run(run) => run.cursor()?.value(),
-        }
+        };
+        // One that is left unread.
+        Some(value.unwrap_or_else(|| Value::of_bytes(Bytes::new(), 0, self.shared.cache.held())))
     }
 }
 

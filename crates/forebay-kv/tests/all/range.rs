@@ -1,7 +1,7 @@
 //! Ranges return the contents of the store when they were made, in order, in both directions, despite concurrent changes.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{self, dir, engine, engines, key, open, options, random, value};
@@ -21,7 +21,24 @@ fn all(mut range: Range) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Checks that a range and its reverse return the model's entries between these keys.
+/// As [`all`], by visits that break after this many entries each.
+fn visited(mut range: Range, at_a_time: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut found = Vec::new();
+    loop {
+        let mut left = at_a_time;
+        let ended = range.visit(|key, value| {
+            found.push((key.to_vec(), value.to_vec()));
+            left -= 1;
+            if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        if ended.wait()?.is_none() {
+            assert!(range.next().wait().transpose()?.is_none());
+            return Ok(found);
+        }
+    }
+}
+
+/// Checks that a range and its reverse return the model's entries between these keys, one by one and in visits.
 fn is_like(model: &Model, range: impl Fn() -> Range, bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>)) {
     let mut expected: Vec<_> = model
         .iter()
@@ -29,8 +46,12 @@ fn is_like(model: &Model, range: impl Fn() -> Range, bounds: (Bound<Vec<u8>>, Bo
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     assert!(all(range()).unwrap() == expected, "{bounds:?} forward");
+    for at_a_time in [1, 7, usize::MAX] {
+        assert!(visited(range(), at_a_time).unwrap() == expected, "{bounds:?} visited {at_a_time} at a time");
+    }
     expected.reverse();
     assert!(all(range().rev()).unwrap() == expected, "{bounds:?} backward");
+    assert!(visited(range().rev(), 50).unwrap() == expected, "{bounds:?} visited backward");
 }
 
 fn bound(seed: u64) -> Bound<Vec<u8>> {
@@ -167,6 +188,7 @@ fn what_has_expired_is_left_out() {
         NOW.store(1030, Ordering::Relaxed);
         let found = all(keyspace.iter()).unwrap();
         assert!(found == (31..100).map(|number| (key(number), value(number))).collect::<Vec<_>>());
+        assert!(visited(keyspace.iter(), 10).unwrap() == found);
         store.flush().wait().unwrap();
     }
     // Expired values stay absent: older versions do not reappear.
@@ -193,8 +215,18 @@ async fn a_range_is_a_stream_in_tokio_and_loses_nothing_when_dropped_half_way() 
             tokio::task::yield_now().await;
             range.next().await.transpose()
         }));
-        let (found, _) = range.next().await.transpose().unwrap().unwrap();
-        assert_eq!(found, key(number));
+        let next = key(number);
+        // And a visit, every other time.
+        let found = if number % 2 == 0 {
+            let _ = futures::poll!(std::pin::pin!(async {
+                tokio::task::yield_now().await;
+                range.visit(|_, _| ControlFlow::Break(())).await
+            }));
+            range.visit(|key, _| ControlFlow::Break(key.to_vec())).await.unwrap()
+        } else {
+            range.next().await.transpose().unwrap().map(|(key, _)| key)
+        };
+        assert_eq!(found, Some(next));
     }
     assert!(range.next().await.transpose().unwrap().is_none());
     #[cfg(feature = "stream")]

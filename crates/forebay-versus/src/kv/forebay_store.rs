@@ -1,5 +1,7 @@
 //! forebay-kv: two shards; gets and puts are tasks on them, tasks of Tokio, or threads that wait.
 
+use std::ops::ControlFlow;
+
 use ::forebay::{Class, Config, Engine};
 use forebay_kv::{Batch, Compression, Keyspace, Options, Store};
 use forebay_wal::Wal;
@@ -92,13 +94,15 @@ impl Peer for OpenStore {
     }
 
     fn scan(&self, from: &Key, count: usize, see: See<'_>) -> Result<()> {
-        let mut range = self.keyspace.range(&from[..]..);
-        for _ in 0..count {
-            let Some(entry) = range.next().wait() else { break };
-            let (key, value) = entry?;
-            see(&key, &value)?;
-        }
-        Ok(())
+        let (mut left, mut range) = (count, self.keyspace.range(&from[..]..));
+        let ended = range.visit(|key, value| {
+            left -= 1;
+            match see(key, value) {
+                Ok(()) if left > 0 => ControlFlow::Continue(()),
+                answer => ControlFlow::Break(answer),
+            }
+        });
+        ended.wait()?.unwrap_or(Ok(()))
     }
 
     fn settle(&self) -> Result<()> {
