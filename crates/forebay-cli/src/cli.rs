@@ -80,8 +80,6 @@ pub(crate) enum OwnCommand {
     /// Run one sample in a process of its own; the experiments start the program with it.
     #[command(name = forebay_measure::CHILD_SUBCOMMAND)]
     MeasureChild {
-        /// The job, as the parent process wrote it.
-        job: String,
         /// Wait for the instant at which to begin.
         #[arg(long)]
         start_line: bool,

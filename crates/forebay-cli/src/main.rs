@@ -79,9 +79,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 /// The child creates nothing that must be undone, so the default action of signals is right for it.
 fn run_own(command: OwnCommand) -> anyhow::Result<ExitCode> {
     match command {
-        OwnCommand::MeasureChild { job, start_line } => {
+        OwnCommand::MeasureChild { start_line } => {
             let parts: Vec<Entry> = kind::parts().chain(kind::JOBS.parts()).copied().collect();
-            print_raw(&format!("{}\n", measure::run_child(&job, start_line, &parts)?))?;
+            print_raw(&format!("{}\n", measure::run_child(start_line, &parts)?))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::Pattern;
 
-/// The argument of the hidden subcommand that runs one sample.
+/// The input of the hidden subcommand that runs one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// The experiment, which can make a sample; empty for a child that only

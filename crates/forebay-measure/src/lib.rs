@@ -4,7 +4,7 @@
 //!   and one line each. Its [`Spec`](experiment::Spec) has name, options, rows and columns as data; its
 //!   [`Plan`](experiment::Plan) is one run.
 //! - The [`runner`] runs the samples of all rows in turn, each in a separate process: the program starts itself with
-//!   [`CHILD_SUBCOMMAND`], whose argument it passes to [`run_child`] with its registry. Metrics, gates and tables are the runner's
+//!   [`CHILD_SUBCOMMAND`], in which it calls [`run_child`] with its registry. Metrics, gates and tables are the runner's
 //!   work. Another program has its own registry of [`kind::Entry`] values, and runs plans with [`runner::run_apart`].
 //! - What experiments share: lanes on threads and tasks, a back end of calls at a queue depth, test files, cold starts
 //!   under memory limits, counters and gauges.
@@ -77,18 +77,18 @@ pub use reads::CallCounter;
 pub use scan::prefault;
 pub use test_file::{check_space, write_direct};
 
-/// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which is passed to
-/// [`run_child`].
+/// The name of the hidden subcommand with which the program starts itself for one sample; it calls [`run_child`].
 pub const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample of an experiment of `registry`, such as [`kind::parts`], and returns the line to print on standard output. With
-/// `start_line` it starts at the instant that it reads on standard input.
+/// Runs one sample of an experiment of `registry`, such as [`kind::parts`], and returns the line to print on standard output. Its job
+/// is the first line of standard input. With `start_line` it starts at the instant in the second.
 ///
 /// # Errors
-/// Fails when the text was not written by this program, or the sample failed. The message is written to standard error and the exit
+/// Fails when the job was not written by this program, or the sample failed. The message is written to standard error and the exit
 /// code is not zero.
-pub fn run_child(job: &str, start_line: bool, registry: &[kind::Entry]) -> anyhow::Result<String> {
-    let Some(job) = sampler::job_here(job, start_line)? else { return Ok("{}".to_owned()) };
+pub fn run_child(start_line: bool, registry: &[kind::Entry]) -> anyhow::Result<String> {
+    let job = sampler::job_here(&mut std::io::stdin().lock(), start_line)?;
+    let Some(job) = job else { return Ok("{}".to_owned()) };
     let mut own = registry.iter().filter(|entry| entry.name() == job.experiment);
     own.next().context("a sample of an experiment that is not known")?.sample(&job)
 }

@@ -25,13 +25,15 @@ const OTHERS: Duration = Duration::from_secs(300);
 /// Called when a sample is ready; returns its start.
 pub(super) type Begin<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 
-/// Returns the job of this process, the child; `None` for a [`probe`]. With `start_line` it starts at the instant that it reads on
-/// standard input.
+/// Reads the job of this process, the child, from its input; `None` for a [`probe`]. With `start_line` it starts at the instant that
+/// it reads there next.
 ///
 /// # Errors
-/// Fails when the text is not one that this program wrote.
-pub(super) fn job_here(job: &str, start_line: bool) -> anyhow::Result<Option<Job>> {
-    let job: Job = serde_json::from_str(job)
+/// Fails when the line is not one that this program wrote.
+pub(super) fn job_here(input: &mut impl BufRead, start_line: bool) -> anyhow::Result<Option<Job>> {
+    let mut line = String::new();
+    input.read_line(&mut line).context("the job cannot be read")?;
+    let job: Job = serde_json::from_str(&line)
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
     // A child must not continue to read after the program was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -72,9 +74,9 @@ pub(super) fn run_child_at(
 ) -> anyhow::Result<String> {
     let procs_file =
         group.map(Group::procs_file).transpose().context("no process can be moved into the memory cgroup")?;
-    let mut command = command(job)?;
+    let mut command = command()?;
     if start.is_some() {
-        command.arg("--start-line").stdin(Stdio::piped());
+        command.arg("--start-line");
     }
     if let Some(procs_file) = procs_file {
         enter_on_spawn(&mut command, procs_file);
@@ -91,11 +93,11 @@ pub(super) fn run_child_at(
         move || end(&doomed),
     );
     let ((), _guard) = spawned.context("the measuring child could not be started")?;
-    let (stdin, stdout, mut stderr) = {
+    let (mut stdin, stdout, mut stderr) = {
         let mut held = lock(&child);
         let running = held.as_mut().context("the child has just been started")?;
         (
-            running.stdin.take(),
+            running.stdin.take().context("its input is piped")?,
             running.stdout.take().context("its output is piped")?,
             running.stderr.take().context("its errors are piped")?,
         )
@@ -116,7 +118,8 @@ pub(super) fn run_child_at(
         stderr.read_to_string(&mut text).map(|_| text)
     });
     let mut stdout = BufReader::new(stdout);
-    let started = start.map_or(Ok(()), |start| pass_start(start, stdin, &mut stdout));
+    let started = pass_job(&mut stdin, job)
+        .and_then(|()| start.map_or(Ok(()), |start| pass_start(start, &mut stdin, &mut stdout)));
     if started.is_err() {
         end(&child);
     }
@@ -144,10 +147,9 @@ pub(super) fn run_child_at(
 /// Starts a child that is ready. A child that ends before that reports the reason itself.
 fn pass_start(
     start: &mut Begin<'_>,
-    stdin: Option<ChildStdin>,
+    stdin: &mut ChildStdin,
     stdout: &mut BufReader<ChildStdout>,
 ) -> anyhow::Result<()> {
-    let mut stdin = stdin.context("its input is piped")?;
     let mut line = String::new();
     stdout.read_line(&mut line)?;
     if line.trim_end() == READY {
@@ -158,16 +160,26 @@ fn pass_start(
     Ok(())
 }
 
-fn command(job: &Job) -> anyhow::Result<Command> {
+/// Returns the command of a child, which waits for its job.
+///
+/// # Errors
+/// The program's file is not known.
+pub(super) fn command() -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("the path of this program's file is not known")?;
     let mut command = Command::new(program);
-    command
-        .arg(CHILD_SUBCOMMAND)
-        .arg(serde_json::to_string(job)?)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.arg(CHILD_SUBCOMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(command)
+}
+
+/// Writes a job to its child. A job has any length, and the kernel limits an argument to 128 KiB.
+///
+/// # Errors
+/// The job has no JSON.
+pub(super) fn pass_job(stdin: &mut ChildStdin, job: &Job) -> anyhow::Result<()> {
+    let line = serde_json::to_string(job)? + "\n";
+    // A child that has ended meanwhile is noticed by its status.
+    let _ = stdin.write_all(line.as_bytes());
+    Ok(())
 }
 
 /// Moves the child into the group between fork and exec, so that all of its memory is charged there.
@@ -201,8 +213,9 @@ mod tests {
     // tested in their experiments, and the whole by the program's own tests.
     #[test]
     fn a_foreign_text_is_refused() {
-        assert!(job_here("{}", false).is_err());
-        assert!(job_here("not JSON", false).is_err());
+        for mut text in ["", "{}\n", "not JSON"].map(str::as_bytes) {
+            assert!(job_here(&mut text, false).is_err());
+        }
     }
 
     #[test]

@@ -72,12 +72,11 @@ fn command() -> Command {
     let path = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("PATH").help(help).value_parser(value_parser!(PathBuf))
     };
-    let job = Arg::new("job").required(true);
     let command = Command::new("forebay-versus")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Forebay beside its peers: the same work through every library, in one interleaved run")
         .subcommand_required(true)
-        .subcommand(Command::new(CHILD_SUBCOMMAND).hide(true).arg(job));
+        .subcommand(Command::new(CHILD_SUBCOMMAND).hide(true));
     ALL.iter().fold(command, |command, experiment| {
         let spec = experiment.spec();
         let check = "End with exit code 1 when a target is missed or a row fails";
@@ -95,8 +94,7 @@ fn command() -> Command {
 fn run(matches: &ArgMatches) -> Result<ExitCode> {
     let (name, matches) = matches.subcommand().context("no experiment was named")?;
     if name == CHILD_SUBCOMMAND {
-        let job = matches.get_one::<String>("job").context("no job")?;
-        print_raw(&format!("{}\n", run_child(job, false, &ALL.map(Entry))?))?;
+        print_raw(&format!("{}\n", run_child(false, &ALL.map(Entry))?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let experiment =

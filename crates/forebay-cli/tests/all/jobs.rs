@@ -72,3 +72,23 @@ fn what_is_not_run_is_refused_and_existing_files_stay() {
     let unknown = run(&["report", directory.text(), "--only", "fio"]);
     assert_eq!(unknown.code, Some(2), "no report runs a job file: {}", unknown.err);
 }
+
+/// A user ran a job of many threads in a directory with a long path. The job was an argument of the process that measures, and that
+/// did not start: "Argument list too long".
+#[test]
+fn a_job_of_many_threads_with_long_paths_is_measured() {
+    let directory = Directory::new("threads");
+    let folder = directory.path().join("d".repeat(200)).join("e".repeat(200));
+    fs::create_dir_all(&folder).expect("it is our directory");
+    let file = directory.path().join("a.fio");
+    // Together the paths have more than the 128 KiB that the kernel takes of one argument.
+    let text = format!("[a]\nfilename={}\nsize=4k\nnumjobs=250\n", "f".repeat(200));
+    fs::write(&file, text).expect("it is our directory");
+    let [file, folder] = [&file, &folder].map(|path| path.to_str().expect("readable name"));
+    let outcome = run(&["measure", "--fio", file, folder, "--json", "--quiet", "--repeats", "1"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let [job] = experiments(&value) else { panic!("one job: {value}") };
+    assert_eq!(names_of_rows(job), ["read"]);
+    has_samples(&rows(job)[0], 1);
+}

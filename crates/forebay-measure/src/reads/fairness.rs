@@ -12,11 +12,11 @@ use anyhow::{Context as _, bail, ensure};
 use forebay::device::Device;
 use forebay::{Block, Class, Config, Engine, File, Open};
 
-use crate::CHILD_SUBCOMMAND;
 use crate::cgroup::{Group, Parent};
 use crate::cleanup::Cleanup;
 use crate::output::print;
 use crate::prelude::*;
+use crate::sampler::{command, pass_job};
 
 #[derive(Debug)]
 pub(crate) struct Fairness;
@@ -319,15 +319,12 @@ impl OtherHogs {
     fn start(shared: &SharedJob) -> anyhow::Result<Self> {
         ensure!(shared.1.hogs_procs.is_some(), "no cgroup was made for the hogs");
         let job = Job { row: "hogs-alone".to_owned(), ..shared.0.clone() };
-        let program = std::env::current_exe().context("the path of this program's file is not known")?;
-        let mut child = Command::new(program)
-            .args([CHILD_SUBCOMMAND, &serde_json::to_string(&job)?])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("the process of the hogs could not be started")?;
-        let out = BufReader::new(child.stdout.take().context("the hogs' process has no output")?);
-        let mut others = Self { child, out };
+        let spawned = command()?.stderr(Stdio::inherit()).spawn();
+        let mut child = spawned.context("the process of the hogs could not be started")?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (mut stdin, stdout) = pipes.context("the hogs' process has no input or output")?;
+        let mut others = Self { child, out: BufReader::new(stdout) };
+        pass_job(&mut stdin, &job)?;
         let mut line = String::new();
         others.out.read_line(&mut line)?;
         ensure!(line == "begun\n", "the hogs could not begin in their cgroup");
