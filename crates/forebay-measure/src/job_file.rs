@@ -13,7 +13,7 @@ use crate::system_counters::value;
 /// Options by name.
 type Options = BTreeMap<String, String>;
 
-/// The options of a section: where each is and how it is read, and as it was written.
+/// The options of a section: where each is and how it is read, and as it was written. Each has the name that fio gives it.
 #[derive(Debug, Clone, Default)]
 struct Settings {
     read: BTreeMap<String, (String, String)>,
@@ -240,7 +240,7 @@ pub(crate) struct FileJob {
     pub(crate) allocates: bool,
     pub(crate) fixed_buffers: bool,
     pub(crate) fixed_file: bool,
-    /// The options as they were written.
+    /// The options as they were written, with the names that fio's result has.
     pub(crate) options: Options,
 }
 
@@ -320,7 +320,7 @@ fn own_name(name: &str) -> &str {
 
 /// Returns whether an option has no effect on the work.
 pub(crate) fn is_without_effect(name: &str) -> bool {
-    WITHOUT_EFFECT.split(' ').any(|known| known == own_name(name))
+    WITHOUT_EFFECT.split(' ').any(|known| known == name)
 }
 
 /// Parses a job file, whose includes are next to it in `folder`, into its groups. The jobs of a group run at the same time, one
@@ -360,8 +360,8 @@ pub(crate) fn parse(
             }
         };
         let value = expand(value, variable).map_err(|why| format!("{place}, {name}={value}: {why}"))?;
-        settings.written.insert(name.to_owned(), value.clone());
         let name = own_name(name);
+        settings.written.insert(name.to_owned(), value.clone());
         // The opposite of `direct`; the later of the two counts.
         let opposite = if value == "0" { "1" } else { "0" };
         let (name, value) = if name == "buffered" { ("direct", opposite.to_owned()) } else { (name, value) };

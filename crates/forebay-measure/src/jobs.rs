@@ -445,7 +445,7 @@ fn tables_of(group: &Table) -> Vec<Table> {
         let mut own = group.clone();
         own.rows = KINDS.iter().filter_map(|kind| row_of(row, index, kind, &job, is_cold)).collect();
         own.parameters.retain(|name, _| !["jobs", "group"].contains(&name.as_str()));
-        let named = |name: &str| !["name", "stonewall", "wait_for_previous"].contains(&name);
+        let named = |name: &str| !["name", "stonewall"].contains(&name);
         // Those without a value are not in fio's result.
         let options = job.options.iter().filter(|(name, value)| named(name) && !value.is_empty());
         own.parameters.extend(options.map(|(name, value)| (name.clone(), number_or_text(value))));

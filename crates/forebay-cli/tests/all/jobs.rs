@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::json;
+
 use crate::support::{
     Directory, document, experiments, forebay, has_samples, metric, names_of_rows, outcome, rows, run,
 };
@@ -91,4 +93,25 @@ fn a_job_of_many_threads_with_long_paths_is_measured() {
     let [job] = experiments(&value) else { panic!("one job: {value}") };
     assert_eq!(names_of_rows(job), ["read"]);
     has_samples(&rows(job)[0], 1);
+}
+
+/// A user put a job beside fio's result of the same job file, and nothing was compared: the file had `readwrite` and `blocksize`,
+/// fio's result has `rw` and `bs`.
+#[test]
+fn options_have_the_names_of_fios_result() {
+    let directory = Directory::new("names");
+    let file = directory.path().join("a.fio");
+    let text = "[global]\nsize=64k\nratemin=1\n[a]\nwait_for_previous\nreadwrite=randread\nblocksize=4k\n";
+    fs::write(&file, text).expect("it is our directory");
+    let file = file.to_str().expect("readable name");
+    let outcome = run(&["measure", "--fio", file, directory.text(), "--json", "--quiet", "--repeats", "1"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let parameters = experiments(&value)[0]["parameters"].as_object().expect("an object");
+    for (name, expected) in [("rw", json!("randread")), ("bs", json!("4k")), ("rate_min", json!(1))] {
+        assert_eq!(parameters.get(name), Some(&expected), "{name}: {value}");
+    }
+    for name in ["readwrite", "blocksize", "ratemin", "stonewall", "wait_for_previous"] {
+        assert!(!parameters.contains_key(name), "{name}: {value}");
+    }
 }
