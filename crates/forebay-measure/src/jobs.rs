@@ -326,6 +326,9 @@ fn existing(path: &Path, own: &FileUse) -> anyhow::Result<Option<Subject>> {
     if kind.is_file() {
         refuse_memory_filesystem(path, &filesystem_of(path))?;
     }
+    if own.is_direct {
+        require_direct(path, &filesystem_of(path))?;
+    }
     Ok(Some(Subject { path: path.to_owned(), bytes, is_fresh: false, allocates: false, is_known: false }))
 }
 

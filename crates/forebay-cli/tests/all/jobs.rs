@@ -56,6 +56,8 @@ fn what_is_not_run_is_refused_and_existing_files_stay() {
         ("no job file\n", 2, "is it a job file of fio?"),
         ("[a]\nfilename=data\nrw=write\nsize=4k\n", 3, "exists and would be written"),
         ("[a]\nfilename=none/data\nsize=4k\n", 3, "nor does its directory"),
+        // A user ran a direct job on a file of a system without direct I/O: "Invalid argument", and code 1. kernfs refuses it.
+        ("[a]\nfilename=/sys/devices/system/cpu/online\ndirect=1\n", 4, "has no O_DIRECT here"),
     ] {
         fs::write(&file, text).expect("it is our directory");
         let outcome = run(&["measure", "--fio", name, directory.text(), "--quiet"]);
