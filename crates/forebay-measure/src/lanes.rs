@@ -221,7 +221,7 @@ pub(crate) fn allow_files(files: u64) -> anyhow::Result<()> {
     if limit.current.is_some_and(|current| current < wanted) {
         anyhow::ensure!(
             limit.maximum.is_none_or(|maximum| maximum >= wanted),
-            "{wanted} files cannot be open at once here (ulimit -n -H): give fewer --files, or raise the limit"
+            "{wanted} files cannot be open at once here (ulimit -n -H): ask for fewer of them, or raise the limit"
         );
         limit.current = Some(wanted);
         setrlimit(Resource::Nofile, limit)?;

@@ -1,7 +1,9 @@
 //! End-to-end tests of `measure --fio`: job files of fio, the tables of their jobs, and refusals.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
+use forebay_test::children::end_with_parent;
 use serde_json::json;
 
 use crate::support::{
@@ -116,4 +118,23 @@ fn options_have_the_names_of_fios_result() {
     for name in ["readwrite", "blocksize", "ratemin", "stonewall", "wait_for_previous"] {
         assert!(!parameters.contains_key(name), "{name}: {value}");
     }
+}
+
+/// A user ran a job of 1,000 threads from a login that lets a process have 1,024 files open, with a higher hard limit: "Too many open
+/// files".
+#[test]
+fn a_job_has_more_threads_than_files_may_be_open() {
+    let directory = Directory::new("descriptors");
+    let file = directory.path().join("a.fio");
+    fs::write(&file, "[a]\nfilename=f\nsize=4k\nnumjobs=300\n").expect("it is our directory");
+    let file = file.to_str().expect("readable name");
+    let limited = "ulimit -Sn 256 && exec \"$0\" \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_forebay"), "measure", "--fio", file, directory.text()]);
+    command.args(["--json", "--quiet", "--repeats", "1"]).stdin(Stdio::null());
+    end_with_parent(&mut command);
+    let outcome = outcome(&command.output().expect("it starts"));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    has_samples(&rows(&experiments(&value)[0])[0], 1);
 }

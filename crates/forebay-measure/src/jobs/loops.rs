@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use rustix::fs::{Advice, fadvise};
 
 use super::Assignment;
@@ -22,7 +23,7 @@ use crate::backend::{
 };
 use crate::commands::Namespace;
 use crate::job_file::{Exit, FileJob, IoEngine, Order};
-use crate::lanes::on_own_threads;
+use crate::lanes::{allow_files, on_own_threads};
 use crate::pattern::Checker;
 use crate::prelude::*;
 
@@ -101,6 +102,8 @@ pub(super) fn run(job: &Job, jobs: &[Assignment]) -> anyhow::Result<Outcome> {
         }
     }
     drop(ready);
+    // A file for each clone, and perhaps a ring. A limit below that may suffice; where it does not, a clone names its file.
+    _ = allow_files(2 * clones.len() as u64);
     let join = on_own_threads(clones.into_iter().map(|clone| async move { clone.run() }))?;
     // An error means that no clone has a sender any more: all of them are ready, or have failed.
     let (begin, _) = (begin, all_ready.recv());
@@ -425,7 +428,8 @@ impl Worker {
     fn run(self) -> anyhow::Result<Self> {
         let [_, writes] = self.job.reads_and_writes();
         let flags = self.job.open_flags | if self.job.is_direct { libc::O_DIRECT } else { 0 };
-        let file = OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&self.path)?;
+        let file = OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&self.path);
+        let file = file.with_context(|| format!("{} cannot be opened", self.path.display()))?;
         if !self.job.is_direct {
             // As fio's `fadvise_hint`.
             fadvise(&file, 0, None, if self.job.is_random() { Advice::Random } else { Advice::Sequential })?;
