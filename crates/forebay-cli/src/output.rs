@@ -105,7 +105,7 @@ impl Json {
     /// [`Failure::Usage`].
     pub(crate) fn beside(&self, page: &Destination) -> Result<(), Failure> {
         match &self.0 {
-            Some(json) if json.path == page.path => {
+            Some(json) if json.is_at(page) => {
                 let name = page.name();
                 Err(Failure::Usage(format!("the JSON and the page would both go to {name}: name two files")))
             }
@@ -213,6 +213,14 @@ impl Destination {
     /// Returns whether this is standard output, which then has no text.
     pub(crate) fn is_stdout(&self) -> bool {
         self.path == Path::new(STDOUT)
+    }
+
+    /// Returns whether both are one place, by whatever path.
+    pub(crate) fn is_at(&self, other: &Self) -> bool {
+        let place = |one: &Self| {
+            (fs::canonicalize(one.directory()).ok(), one.path.file_name().map(ToOwned::to_owned))
+        };
+        self.is_stdout() == other.is_stdout() && place(self) == place(other)
     }
 
     fn directory(&self) -> &Path {

@@ -95,7 +95,7 @@ pub(crate) fn assert(args: &AssertArgs) -> anyhow::Result<ExitCode> {
         |path: &Option<PathBuf>, mark| path.as_deref().map(|path| Destination::new(path, mark)).transpose();
     let junit = destination(&args.junit, assertion::JUNIT_MARK)?;
     let metrics = destination(&args.openmetrics, assertion::OPEN_METRICS_MARK)?;
-    if args.junit.is_some() && args.junit == args.openmetrics {
+    if junit.as_ref().zip(metrics.as_ref()).is_some_and(|(junit, metrics)| junit.is_at(metrics)) {
         return Err(
             Failure::Usage("JUnit and OpenMetrics would go to one place: name two files".to_owned()).into()
         );

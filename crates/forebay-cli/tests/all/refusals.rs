@@ -100,6 +100,21 @@ fn the_file_for_json_is_checked_before_anything_is_done() {
     assert_eq!(directory.names(), ["diary.txt"]);
 }
 
+/// A user wrote page and JSON to `page.html` and `./page.html`: the JSON replaced the page, and the summary named it as the page.
+#[test]
+fn one_file_by_two_paths_is_one_place() {
+    let directory = Directory::new("place");
+    let page = directory.path().join("page.html");
+    let name = directory.path().file_name().expect("it has a name");
+    let (page, again) = (page.to_str().expect("readable name"), page.with_file_name("..").join(name));
+    let again = format!("{}/page.html", again.to_str().expect("readable name"));
+    let json = format!("--json={again}");
+    refused(&["report", directory.text(), &json, "--out", page], 2, &["would both go to", "page.html"]);
+    let both = ["--junit", page, "--openmetrics", again.as_str()];
+    refused(&[&["assert", "a.json", "a.b.c > 1"][..], &both].concat(), 2, &["name two files"]);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
 /// The name of the file is behind `=`: another word is the next argument.
 #[test]
 fn json_takes_no_word_of_its_own() {
