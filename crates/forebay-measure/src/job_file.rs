@@ -439,16 +439,23 @@ fn machine(keyword: &str) -> Option<u64> {
 
 /// Calculates with whole numbers; products precede sums.
 fn calculate(text: &str) -> Option<u64> {
-    let Some(at) = text.rfind(['+', '-']).or_else(|| text.rfind(['*', '/'])) else {
-        return text.trim().parse().ok();
-    };
-    let (left, right) = (calculate(&text[..at])?, calculate(&text[at + 1..])?);
-    match text.as_bytes()[at] {
-        b'+' => left.checked_add(right),
-        b'-' => left.checked_sub(right),
-        b'*' => left.checked_mul(right),
-        _ => left.checked_div(right),
-    }
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    in_order(text, ['+', '-'], |sum| in_order(sum, ['*', '/'], number))
+}
+
+/// Calculates from left to right with the terms between these signs.
+fn in_order(text: &str, signs: [char; 2], term: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let mut terms = text.split(signs);
+    let first = term(terms.next()?)?;
+    terms.zip(text.matches(signs)).try_fold(first, |left, (right, sign)| {
+        let right = term(right)?;
+        match sign {
+            "+" => left.checked_add(right),
+            "-" => left.checked_sub(right),
+            "*" => left.checked_mul(right),
+            _ => left.checked_div(right),
+        }
+    })
 }
 
 /// Makes the jobs of sections, in groups.

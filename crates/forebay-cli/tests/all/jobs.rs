@@ -79,6 +79,18 @@ fn what_is_not_run_is_refused_and_existing_files_stay() {
     assert_eq!(unknown.code, Some(2), "no report runs a job file: {}", unknown.err);
 }
 
+/// A generated job file had a product of 200,000 factors: the program ended with a stack overflow.
+#[test]
+fn a_product_of_any_length_is_calculated() {
+    let directory = Directory::new("product");
+    let file = directory.path().join("a.fio");
+    fs::write(&file, format!("[a]\nsize=$pagesize/$pagesize{}\n", "*1".repeat(200_000))).expect("it is ours");
+    let file = file.to_str().expect("readable name");
+    let outcome = run(&["measure", "--fio", file, directory.text(), "--quiet"]);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.err);
+    assert!(outcome.err.contains("[a] size=1: is less than a block"), "{}", outcome.err);
+}
+
 /// A user ran a job of many threads in a directory with a long path. The job was an argument of the process that measures, and that
 /// did not start: "Argument list too long".
 #[test]
