@@ -26,6 +26,8 @@ use forebay_report::failure::Failure;
 
 /// Exit code for a missing key, or a damaged store.
 const NO: u8 = 1;
+/// The longest value of a store, and what is read of a file at most.
+const VALUE_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of output that are collected before they are written.
 const OUTPUT_BYTES: usize = 64 << 10;
 
@@ -188,7 +190,11 @@ fn execute(command: &KvCommand) -> anyhow::Result<u8> {
         KvCommand::Put { part, key, value, file, expires_in, create } => {
             let (key, mut value) = (key.bytes()?, value.clone().unwrap_or_default().into_bytes());
             if let Some(file) = file {
-                input::open(file)?.0.read_to_end(&mut value)?;
+                input::open(file)?.0.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value)?;
+                if value.len() as u64 > VALUE_BYTES_MAX {
+                    let why = "is longer than 16 MiB, the most that a value has: put it in parts";
+                    return Err(Failure::Data(format!("{} {why}", file.display())).into());
+                }
             }
             part.open(*create, |keyspace| {
                 let Some(seconds) = expires_in else { return Ok(keyspace.put(key, value).wait()?) };

@@ -41,6 +41,16 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a readable name")
 }
 
+/// A user named a device in place of a file: it was read until no memory was left.
+#[test]
+fn a_file_is_not_read_beyond_the_longest_value() {
+    let dir = Directory::new("kv-endless");
+    let store = dir.path().join("store");
+    let refused = ends(2, &["kv", "put", text(&store), "a", "--file", "/dev/zero", "--create"]);
+    assert!(refused.err.contains("/dev/zero is longer than 16 MiB"), "{}", refused.err);
+    assert!(!store.exists());
+}
+
 #[test]
 fn values_are_put_got_and_deleted() {
     let dir = Directory::new("kv-values");
