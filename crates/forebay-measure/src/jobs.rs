@@ -23,6 +23,7 @@ use crate::runner;
 use crate::test_file::{check_space, refuse_memory_filesystem, require_direct, write_direct};
 use crate::units::show_bytes;
 use forebay_report::result::Sample;
+use forebay_report::saved::convert::number_or_text;
 
 mod loops;
 mod places;
@@ -451,7 +452,8 @@ fn tables_of(group: &Table) -> Vec<Table> {
         let named = |name: &str| !["name", "stonewall"].contains(&name);
         // Those without a value are not in fio's result.
         let options = job.options.iter().filter(|(name, value)| named(name) && !value.is_empty());
-        own.parameters.extend(options.map(|(name, value)| (name.clone(), number_or_text(value))));
+        let options = options.map(|(name, value)| (name.clone(), number_or_text(&value.as_str().into())));
+        own.parameters.extend(options);
         own.parameters.insert("job".to_owned(), job.name.as_str().into());
         let depth = own.parameters.get("iodepth").cloned();
         own.parameters.extend(depth.map(|depth| ("depth".to_owned(), depth)));
@@ -485,13 +487,6 @@ fn row_of(group: &Row, index: usize, kind: &str, job: &FileJob, is_cold: bool) -
         (false, true) => CacheState::Evicted,
         (false, false) => CacheState::Warm,
     }))
-}
-
-/// Returns an option's value as a converted result of fio has it.
-fn number_or_text(text: &str) -> Value {
-    let whole = text.parse::<i64>().map(Value::from).ok();
-    let broken = || text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from);
-    whole.or_else(broken).unwrap_or_else(|| text.into())
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ const PERCENTILES: [(&str, &str, f64); 3] = [
 ];
 
 /// Converts a setting that its program writes as a text.
-fn number_or_text(value: &Value) -> Value {
+pub fn number_or_text(value: &Value) -> Value {
     let Some(text) = value.as_str() else { return value.clone() };
     let whole = text.parse::<i64>().map(Value::from).ok();
     let broken = || text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from);
