@@ -199,20 +199,18 @@ pub(crate) fn read_batch(instance: &Instance, pieces: &[Piece<'_>], destinations
     })
 }
 
-/// Returns writes of many pieces as one future. The bytes, one slice for each piece, are copied before this returns.
+/// Returns writes of many pieces as one future. The bytes, one slice for each piece, are copied before this returns: into ordinary
+/// memory, because a batch may have more bytes than the engine has memory.
 pub(crate) fn write_batch(instance: &Instance, pieces: &[Piece<'_>], bytes: &[&[u8]]) -> Result<Job, Fault> {
     let Some(first) = pieces.first() else {
         return Err(Fault::invalid("there is no request"));
     };
     let (class, durability) = (first.class, first.durability);
-    let mut blocks = Vec::with_capacity(bytes.len());
-    for bytes in bytes {
-        blocks.push(instance.engine.block_from(bytes)?);
-    }
-    let ranges = pieces.iter().zip(blocks);
+    let copies = bytes.iter().map(|bytes| copy_of(bytes)).collect::<Result<Vec<_>, Fault>>()?;
+    let ranges = pieces.iter().zip(copies);
     let batch = instance
         .engine
-        .write_many(ranges.map(|(piece, block)| (&piece.file.file, piece.offset, block)))
+        .write_many(ranges.map(|(piece, copy)| (&piece.file.file, piece.offset, copy)))
         .class(class)
         .durable(durability);
     let lens: Vec<u64> = pieces.iter().map(|piece| piece.len as u64).collect();
@@ -223,6 +221,16 @@ pub(crate) fn write_batch(instance: &Instance, pieces: &[Piece<'_>], bytes: &[&[
         Ok::<_, Fault>(transfer(parts.collect()))
     });
     Ok(job)
+}
+
+fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, Fault> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| {
+        let text = format!("there is no memory for a copy of {} bytes of the batch", bytes.len());
+        Fault::new(Code::MemoryExhausted, text)
+    })?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 fn transfer(parts: Vec<Result<u64, Fault>>) -> Transfer {

@@ -26,15 +26,18 @@ static inline void check_code(int wanted, int found, const char *file, int line,
     }
 }
 
-static inline fb_engine *start_engine(void) {
+static inline fb_engine *start_engine_with(uint64_t arena_bytes_max, uint64_t overflow_bytes_max) {
     const char *driver = getenv("FOREBAY_TEST_DRIVER");
-    fb_config config = {.size = sizeof config, .shards = 1, .arena_bytes_max = 64u << 20};
+    fb_config config = {.size = sizeof config, .shards = 1, .arena_bytes_max = arena_bytes_max};
     fb_engine *engine = NULL;
+    config.overflow_bytes_max = overflow_bytes_max;
     if (driver != NULL && strcmp(driver, "threads") == 0) config.driver = FB_DRIVER_THREADS;
     OK(fb_engine_start(&config, &engine));
     CHECK(engine != NULL);
     return engine;
 }
+
+static inline fb_engine *start_engine(void) { return start_engine_with(64u << 20, 0); }
 
 /* Opens a file past the page cache where the file system can, and through it elsewhere. */
 static inline fb_file *open_file(fb_engine *engine, const char *folder, const char *name, uint32_t access) {

@@ -181,6 +181,39 @@ static void batches(fb_file *file) {
     free(memory);
 }
 
+/* A program checkpointed 32 MiB as one batch of writes on an engine with 16 MiB of memory. fb_submit refused it with
+ * FB_MEMORY_EXHAUSTED, whose sentence advises to try again, at each try: the whole batch had to fit into the engine's memory. */
+static void long_batch(const char *folder) {
+    enum { PART = 512 << 10 };
+    fb_engine *engine = start_engine_with(16u << 20, 1u << 20);
+    fb_file *file = open_file(engine, folder, "long", FB_CREATE);
+    unsigned char *memory = pages((size_t)READS * PART);
+    fb_request requests[READS];
+    fb_outcome outcome = {.size = sizeof outcome};
+    fb_op *op = NULL;
+    for (size_t at = 0; at < (size_t)READS * PART; at++) memory[at] = byte_at(at);
+    for (int n = 0; n < READS; n++) {
+        requests[n] = read_request(file, memory + (size_t)n * PART, PART, (uint64_t)n * PART);
+        requests[n].op = FB_OP_WRITE;
+    }
+    OK(fb_submit(requests, READS, NULL, &op));
+    OK(fb_op_wait(op, -1, &outcome));
+    CHECK(outcome.bytes == (uint64_t)READS * PART);
+    OK(fb_op_free(op));
+
+    /* The same places as one batch of reads. */
+    memset(memory, 0, (size_t)READS * PART);
+    for (int n = 0; n < READS; n++) requests[n].op = FB_OP_READ;
+    OK(fb_submit(requests, READS, NULL, &op));
+    OK(fb_op_wait(op, -1, &outcome));
+    CHECK(outcome.bytes == (uint64_t)READS * PART);
+    OK(fb_op_free(op));
+    check_bytes(memory, (size_t)READS * PART, 0);
+    OK(fb_file_close(file));
+    OK(fb_engine_close(engine, NULL));
+    free(memory);
+}
+
 int main(int count_of, char **arguments) {
     CHECK(count_of == 2);
     the_engine = start_engine();
@@ -189,6 +222,7 @@ int main(int count_of, char **arguments) {
     event_fds(the_file);
     callbacks(the_file);
     batches(the_file);
+    long_batch(arguments[1]);
     OK(fb_file_close(the_file));
     OK(fb_engine_close(the_engine, NULL));
     puts("ok");
