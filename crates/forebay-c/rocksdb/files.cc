@@ -18,7 +18,7 @@ AsyncRead::AsyncRead(const std::shared_ptr<OpenFile> &file, const FSReadRequest 
 AsyncRead::~AsyncRead() { End(); }
 
 IOStatus AsyncRead::Begin() {
-    deadline_ = OpenFile::Clock::now() + options_.timeout;
+    deadline_ = DeadlineOf(options_);
     return StatusOf(file_->Submit(request_, request_.scratch, options_, &op_));
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ namespace {
 
 /// Ranges of at most this many bytes are sent to the engine as one message, which copies them; longer ranges separately, in place.
 constexpr size_t kBatchBytesMax = 1 << 20;
-/// The most reads of a file that exceeded their time limit and have not ended. Further reads with a time limit fail until then.
+/// While this many reads of a file exceeded their time limit and have not ended, further reads with a time limit fail.
 constexpr size_t kLateReadsMax = 64;
 
 /// Returns the class of a call: of its priority and its kind, as RocksDB gives them.
@@ -63,6 +64,12 @@ bool IsLate() {
 }
 
 IOStatus TimedOut(const std::string &path) { return IOStatus::TimedOut("the read did not end in time: " + path); }
+
+std::chrono::steady_clock::time_point DeadlineOf(const IOOptions &options) {
+    // The clock counts nanoseconds: it has no time for the end of a limit of 300 years.
+    const std::chrono::microseconds longest = std::chrono::hours(24 * 365);
+    return std::chrono::steady_clock::now() + std::min(options.timeout, longest);
+}
 
 int64_t NanosUntil(std::chrono::steady_clock::time_point then) {
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(then - std::chrono::steady_clock::now()).count();
@@ -259,9 +266,10 @@ void OpenFile::ReadEach(FSReadRequest *const *reads, size_t count, const IOOptio
 // The device may write to the memory of a read after its time, and RocksDB frees its own when the call returns. So these reads have
 // memory that stays until they have ended.
 void OpenFile::ReadWithin(FSReadRequest *const *reads, size_t count, const IOOptions &options) {
-    const auto deadline = Clock::now() + options.timeout;
+    const auto deadline = DeadlineOf(options);
     std::vector<LateRead> begun(count, LateRead{nullptr, nullptr});
-    const bool has_room = EndLate(0) + count <= kLateReadsMax;
+    // However many these are: one MultiRead may have more.
+    const bool has_room = EndLate(0) < kLateReadsMax;
     for (size_t n = 0; n < count; n++) {
         reads[n]->result = Slice(reads[n]->scratch, 0);
         void *memory = nullptr;

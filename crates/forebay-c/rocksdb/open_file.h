@@ -73,6 +73,9 @@ struct Access {
     bool truncate = false;
 };
 
+/// Returns the end of RocksDB's time limit for a call that starts now.
+std::chrono::steady_clock::time_point DeadlineOf(const IOOptions &options);
+
 /// Returns the nanoseconds until then, 0 if it has passed.
 int64_t NanosUntil(std::chrono::steady_clock::time_point then);
 
