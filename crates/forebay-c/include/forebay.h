@@ -193,6 +193,9 @@ int fb_file_set_len(fb_file *file, uint64_t len);
 int fb_file_allocate(fb_file *file, uint64_t offset, uint64_t len);
 /* The multiples at which memory is used in place, and that offset and length of a direct write must have. Either may be NULL. */
 int fb_file_alignment(fb_file *file, uint32_t *memory, uint32_t *offset);
+/* The file's descriptor, for calls that this library does not have, such as posix_fadvise. It is open until fb_file_close, and must
+ * not be closed, and its flags not changed. */
+int fb_file_descriptor(fb_file *file, int *descriptor);
 
 /* Blocking calls. As a rule the calling thread makes the system call itself. bytes (or NULL) is set to the bytes moved. */
 int fb_read(fb_file *file, void *data, size_t len, uint64_t offset, uint64_t *bytes);

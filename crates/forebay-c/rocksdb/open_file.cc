@@ -4,7 +4,6 @@
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -141,9 +140,8 @@ IOStatus OpenFile::Open(const std::shared_ptr<Engine> &engine, const std::string
     if (!status.ok()) return status;
     opened->alignment_ = memory > offset ? memory : offset;
 
-    const bool is_read = access.access == FB_READ_ONLY;
-    opened->descriptor_ = open(path.c_str(), (is_read ? O_RDONLY : O_WRONLY) | O_CLOEXEC);
-    if (opened->descriptor_ < 0) return SystemFailure("open", path, errno);
+    status = StatusOf(fb_file_descriptor(opened->file_, &opened->descriptor_));
+    if (!status.ok()) return status;
     struct stat found;
     long version = 0;
     if (fstat(opened->descriptor_, &found) == 0 && ioctl(opened->descriptor_, FS_IOC_GETVERSION, &version) == 0) {
@@ -151,10 +149,6 @@ IOStatus OpenFile::Open(const std::shared_ptr<Engine> &engine, const std::string
         opened->identity_[1] = found.st_ino;
         opened->identity_[2] = static_cast<uint64_t>(version);
         opened->has_identity_ = true;
-    }
-    if (is_read && access.is_direct) {
-        close(opened->descriptor_);
-        opened->descriptor_ = -1;
     }
     *file = std::move(opened);
     return IOStatus::OK();
@@ -169,7 +163,7 @@ IOStatus OpenFile::Close() {
         status = Call([this] { return fb_file_close(file_); });
         file_ = nullptr;
     }
-    if (descriptor_ >= 0 && close(descriptor_) != 0 && status.ok()) status = SystemFailure("close", path_, errno);
+    // It was the handle's.
     descriptor_ = -1;
     return status;
 }

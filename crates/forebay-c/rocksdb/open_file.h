@@ -79,8 +79,8 @@ std::chrono::steady_clock::time_point DeadlineOf(const IOOptions &options);
 /// Returns the nanoseconds until then, 0 if it has passed.
 int64_t NanosUntil(std::chrono::steady_clock::time_point then);
 
-/// An open file: the engine's handle, which has all its data, and a descriptor for what libforebay has no call for: advice, space,
-/// the start of write-back. A file that is only read past the page cache needs no descriptor.
+/// An open file: the engine's handle, which has all its data. Its descriptor is for what libforebay has no call for: advice, space, the
+/// start of write-back.
 class OpenFile {
 public:
     using Clock = std::chrono::steady_clock;

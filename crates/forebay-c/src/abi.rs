@@ -1,6 +1,7 @@
 //! The functions of the interface. `include/forebay.h` says of each how it is called.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -401,6 +402,23 @@ pub unsafe extern "C" fn fb_file_alignment(file: *mut File, memory: *mut u32, of
                 unsafe { place.write(value) };
             }
         }
+        Ok(())
+    })
+}
+
+/// Returns the descriptor of a file.
+///
+/// # Safety
+/// As `forebay.h` has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_file_descriptor(file: *mut File, descriptor: *mut c_int) -> c_int {
+    run(|| {
+        let place = boundary::place(descriptor, "descriptor")?;
+        // SAFETY: the caller's promise: a handle.
+        let file = unsafe { boundary::handle(file.cast_const(), "file")? };
+        file.instance.check()?;
+        // SAFETY: the caller's place for a number.
+        unsafe { place.write(file.file.as_fd().as_raw_fd()) };
         Ok(())
     })
 }

@@ -47,8 +47,8 @@ mod types;
 pub use abi::{
     fb_code_name, fb_engine_class, fb_engine_close, fb_engine_health, fb_engine_metrics, fb_engine_start,
     fb_engine_stats, fb_error_os, fb_error_text, fb_file_alignment, fb_file_allocate, fb_file_close,
-    fb_file_len, fb_file_open, fb_file_set_len, fb_op_cancel, fb_op_free, fb_op_part, fb_op_wait, fb_read,
-    fb_run, fb_submit, fb_sync, fb_version, fb_write,
+    fb_file_descriptor, fb_file_len, fb_file_open, fb_file_set_len, fb_op_cancel, fb_op_free, fb_op_part,
+    fb_op_wait, fb_read, fb_run, fb_submit, fb_sync, fb_version, fb_write,
 };
 pub use code::Code;
 pub use instance::{Engine, File};

@@ -1,4 +1,6 @@
 /* Blocking calls: files, reads and writes, classes, figures, and the sentences of failures. */
+#include <sys/stat.h>
+
 #include "check.h"
 
 int main(int count, char **arguments) {
@@ -103,6 +105,11 @@ int main(int count, char **arguments) {
     CHECK(len == 8192);
     uint32_t alignment = 0;
     OK(fb_file_alignment(file, &alignment, NULL));
+    int descriptor = -1;
+    struct stat attributes;
+    OK(fb_file_descriptor(file, &descriptor));
+    CHECK(fstat(descriptor, &attributes) == 0 && attributes.st_size == 8192);
+    FAILS(FB_INVALID_INPUT, fb_file_descriptor(file, NULL));
     OK(fb_file_close(file));
     fb_close_report report = {.size = sizeof report};
     OK(fb_engine_close(engine, &report));
