@@ -189,7 +189,7 @@ int fb_file_open(fb_engine *engine, const char *path, const fb_open *open_spec, 
 int fb_file_close(fb_file *file);
 int fb_file_len(fb_file *file, uint64_t *len);
 int fb_file_set_len(fb_file *file, uint64_t len);
-/* Allocates space for a range of the file. */
+/* Allocates space for a range of the file, and extends the file to the end of the range. */
 int fb_file_allocate(fb_file *file, uint64_t offset, uint64_t len);
 /* The multiples at which memory is used in place, and that offset and length of a direct write must have. Either may be NULL. */
 int fb_file_alignment(fb_file *file, uint32_t *memory, uint32_t *offset);
@@ -207,7 +207,8 @@ int fb_run(const fb_request *request, uint64_t *bytes);
 
 /* Starts an operation: one request, or a batch of count reads or of count writes, in files of one engine, of one class and
  * durability. A batch is one message to the engine, its neighbours are merged, and its bytes are copied through the engine's
- * memory: for many short ranges. After a failure of this call nothing has started, and the memory is the program's.
+ * memory: for many short ranges. The operation fails if writes of a batch overlap, and none of them is made.
+ * After a failure of this call nothing has started, and the memory is the program's.
  * notice: NULL for an operation that is only waited for. An operation of several parts, of more than 1 MiB, and a batch of
  * writes then continue beyond the first parts only while a thread waits.
  * op: set to a handle, to be freed by fb_op_free; NULL with a notice, for an operation that frees itself. */

@@ -548,6 +548,10 @@ pub unsafe extern "C" fn fb_submit(
         let notifier = match notice {
             Some(notice) => {
                 refuse_reserved(notice.reserved, "notice")?;
+                if notice.eventfd < 0 {
+                    let text = format!("the notice's eventfd is {}; set it to 0 for none", notice.eventfd);
+                    return Err(Fault::invalid(text));
+                }
                 // SAFETY: the caller's promise about callback and descriptor.
                 unsafe { Notifier::new(notice.callback, notice.user, notice.eventfd) }
             }

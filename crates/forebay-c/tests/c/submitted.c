@@ -108,6 +108,12 @@ static void event_fds(fb_file *file) {
     }
     check_bytes(memory, READS * 4096, 0);
     close(fd);
+
+    /* A program without free descriptors submitted with the -1 of eventfd(2). That counted as no eventfd, and its loop waited for ever. */
+    fb_request request = read_request(file, memory, 4096, 0);
+    notice.eventfd = -1;
+    FAILS(FB_INVALID_INPUT, fb_submit(&request, 1, &notice, &ops[0]));
+    CHECK(strstr(fb_error_text(), "eventfd") != NULL);
     free(memory);
 }
 
@@ -174,6 +180,12 @@ static void batches(fb_file *file) {
     unsigned char page[4096];
     OK(fb_read(file, page, sizeof page, 4096, NULL));
     CHECK(page[0] == READS - 2 && page[4095] == READS - 2);
+
+    /* Writes of a batch have no order, so they must not overlap: none of them is made. */
+    requests[1].offset = requests[0].offset + 512;
+    OK(fb_submit(requests, READS, NULL, &op));
+    FAILS(FB_INVALID_INPUT, fb_op_wait(op, -1, NULL));
+    OK(fb_op_free(op));
 
     /* A batch is of one kind. */
     requests[1].op = FB_OP_READ;
