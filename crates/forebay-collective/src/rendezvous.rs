@@ -201,13 +201,21 @@ fn job_name(get: &impl Fn(&str) -> Option<String>) -> String {
     file_name(&name.unwrap_or_else(|| "job".to_owned()))
 }
 
-/// Returns a part of a file's name.
+/// Returns a part of a file's name, a different one for each text.
 fn file_name(text: &str) -> String {
     let letters = text.chars().map(|letter| match letter {
         letter if letter.is_ascii_alphanumeric() || letter == '.' => letter,
         _ => '-',
     });
-    letters.take(64).collect()
+    let letters: String = letters.take(64).collect();
+    if letters == text {
+        return letters;
+    }
+    // Other texts have the same letters (FNV-1a).
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("{letters}-{hash:016x}")
 }
 
 fn other(text: String) -> io::Error {
@@ -675,7 +683,9 @@ mod tests {
             ("SLURM_PROCID", "0"),
             ("SLURM_STEP_NUM_TASKS", "7"),
         ];
-        assert_eq!(find(&mpirun, false), Ok(Some(rank(0, 2, "prterun-a-..-b-1", true))));
+        let job = file_name("prterun-a/../b@1");
+        assert!(job.starts_with("prterun-a-..-b-1-"), "{job}");
+        assert_eq!(find(&mpirun, false), Ok(Some(rank(0, 2, &job, true))));
         let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "3"), ("SLURM_JOB_NODELIST", "one")];
         assert_eq!(find(&hydra, false), Ok(Some(rank(1, 3, "job", true))));
     }

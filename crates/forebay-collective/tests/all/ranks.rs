@@ -340,6 +340,32 @@ fn ranks_that_count_differently_do_not_meet() {
     assert_eq!(meet(2, 2).map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
 }
 
+/// Jobs in one directory met each other, though their names differ: letters that a file's name may not have became the same letter,
+/// and a name ended after 64 letters.
+#[test]
+fn jobs_meet_apart_whatever_their_names() {
+    let dir = dir();
+    let path = dir.path();
+    let long = "n".repeat(70);
+    let jobs = ["lauf \u{e4}", "lauf \u{f6}", "step_1", "step-1", long.as_str(), &long[..69]];
+    thread::scope(|scope| {
+        for (index, job) in jobs.into_iter().enumerate() {
+            for number in 0..2u64 {
+                scope.spawn(move || {
+                    let (engine, rank) = (engine(), Rank::new(number as u32, 2).job(job));
+                    let mut ranks = Ranks::meet(&rank, path, options()).wait().unwrap();
+                    let file = open(&engine, &path.join(index.to_string()), Open::create());
+                    let range = number * 5_000..(number + 1) * 5_000;
+                    let view = View::range(range.clone()).unwrap();
+                    ranks.write(&file, &view, bytes_of(range), Durability::None).wait().unwrap();
+                    let found = ranks.read(&file, &View::range(0..10_000).unwrap()).wait().unwrap();
+                    assert!(found == bytes_of(0..10_000), "rank {number} of {job}");
+                });
+            }
+        }
+    });
+}
+
 /// Rank 0 uses the second address, because another program has the first one. Wrong proofs are in `rendezvous`' tests.
 #[test]
 fn ranks_meet_at_addresses_with_a_secret() {
