@@ -144,7 +144,8 @@ impl Ranks {
     /// are [across hosts](Rank::across_hosts).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the secret is too short; those of [`meet`](Ranks::meet).
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) without an address, and when the secret is too short; those of
+    /// [`meet`](Ranks::meet).
     pub fn meet_at(
         rank: &Rank,
         addresses: &[SocketAddr],
@@ -158,7 +159,7 @@ impl Ranks {
 
     async fn meet_in(rank: Rank, place: Option<MeetingPlace>, options: Options) -> Result<Ranks> {
         let Some(place) = place else {
-            let note = "the secret has less than 32 bytes";
+            let note = "there is no address, or the secret has less than 32 bytes";
             return Err(<Error as ErrorExt>::new(ErrorKind::InvalidInput, "ranks").with_note(note));
         };
         let line = Arc::<Line>::default();

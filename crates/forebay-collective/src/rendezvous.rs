@@ -232,9 +232,9 @@ pub(crate) enum MeetingPlace {
 }
 
 impl MeetingPlace {
-    /// Returns a place at these addresses; `None` when the secret is too short.
+    /// Returns a place at these addresses; `None` without any, and when the secret is too short.
     pub(crate) fn at(places: &[SocketAddr], secret: &[u8]) -> Option<MeetingPlace> {
-        if secret.len() < SECRET_LEN_MIN {
+        if places.is_empty() || secret.len() < SECRET_LEN_MIN {
             return None;
         }
         let (one, other) = secret.split_at(secret.len() / 2);

@@ -387,6 +387,9 @@ fn ranks_meet_at_addresses_with_a_secret() {
     assert_file(&path, &bytes_of(0..15_000), "three ranks");
     let short = Ranks::meet_at(&Rank::new(0, 1), &list, &[7; 31], options()).wait();
     assert_eq!(short.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
+    // Ranks other than rank 0 looked for it at no address, for three minutes.
+    let nowhere = Ranks::meet_at(&Rank::new(1, 2), &[], &[7; 32], options()).wait();
+    assert_eq!(nowhere.map(drop).map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
 }
 
 /// A rank with the run's token that does not keep to the protocol is named, and nothing waits for it.
