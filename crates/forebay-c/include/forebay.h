@@ -215,7 +215,8 @@ int fb_run(const fb_request *request, uint64_t *bytes);
 int fb_submit(const fb_request *requests, size_t count, const fb_notice *notice, fb_op **op);
 /* Waits until the operation has ended, for timeout_ns nanoseconds, or without a limit (-1), and returns its code, with
  * its sentence as fb_error_text; FB_PENDING if it has not ended. 0 only looks. outcome: or NULL. Of a batch: all bytes, and the
- * first failure. */
+ * first failure. It may return before the callback of the notice is called and its eventfd is written: user and the eventfd must
+ * live until then. */
 int fb_op_wait(fb_op *op, int64_t timeout_ns, fb_outcome *outcome);
 /* The outcome of one request of a batch that has ended. */
 int fb_op_part(fb_op *op, size_t index, fb_outcome *outcome);
