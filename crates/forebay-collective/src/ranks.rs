@@ -211,7 +211,10 @@ impl Ranks {
             (self.core.clone(), self.line.clone(), self.stats.clone(), self.options);
         let (file, view, class) = (file.clone(), view.clone(), options.class_here());
         async move {
-            FileInternals::of(&file).check("ranks")?;
+            // A closed engine ends the call on all ranks. A forked child has the parent's connections, and must not use them.
+            if FileInternals::of(&file).is_forked() {
+                FileInternals::of(&file).check("ranks")?;
+            }
             if is_in_world() {
                 let note = "ranks are processes: a simulated world has none";
                 return Err(FileInternals::of(&file).error("ranks", ErrorKind::Unsupported).with_note(note));

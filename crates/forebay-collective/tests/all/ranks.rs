@@ -227,6 +227,24 @@ fn calls_that_differ_fail_on_all_ranks() {
     });
 }
 
+/// A rank with a closed engine had its error alone. The others waited for its call until the deadline, which was the only reason
+/// that they got.
+#[test]
+fn a_closed_engine_ends_the_call_on_all_ranks() {
+    let dir = dir();
+    let path = dir.path().join("closed");
+    on_ranks(dir.path(), (3, 2), options(), |engine, ranks, number| {
+        let file = open(engine, &path, Open::create());
+        if number == 1 {
+            engine.clone().close().wait().unwrap();
+        }
+        let view = View::range(number * 100..number * 100 + 100).unwrap();
+        let error = ranks.write(&file, &view, vec![1u8; 100], Durability::None).wait().expect_err("closed");
+        assert_eq!(error.kind(), ErrorKind::EngineClosed, "rank {number}: {error}");
+        assert!(error.to_string().contains("the engine ended"), "rank {number}: {error}");
+    });
+}
+
 /// Two ranks' pieces overlapped in one window by the bytes of a hole in another. Their sum was that of the range, so rank 0 saw no
 /// hole and locked nothing, and the page around it was read and written back.
 #[test]
