@@ -192,6 +192,9 @@ impl Names {
 
     /// Returns further names with their metadata: first the directories, without metadata, then all others, some hundreds at a
     /// time. Removed names and dangling symbolic links are left out. `None` at the end.
+    ///
+    /// # Errors
+    /// A name that exists and cannot be looked up: a list without it would look complete.
     async fn look_up(
         &mut self,
         shared: &StoreState,
@@ -215,10 +218,12 @@ impl Names {
                     }
                     found.push((name, Some(metadata)));
                 }
-                Err(error) if name.kind == FileKind::Symlink && error.kind() != ErrorKind::NotFound => {
-                    return Err(error.into());
-                }
-                Err(_) => {}
+                Err(error) => match error.kind() {
+                    ErrorKind::NotFound => {}
+                    // A file took the place of the directory, and of all names in it.
+                    ErrorKind::NotADirectory if name.kind != FileKind::Symlink => {}
+                    _ => return Err(error.into()),
+                },
             }
         }
         Ok(Some(found))

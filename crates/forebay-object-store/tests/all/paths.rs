@@ -319,6 +319,37 @@ async fn a_directory_that_may_not_be_read_fails_a_list() {
     assert_eq!(got.is_ok(), may_read);
 }
 
+/// A list left out each object that could not be looked up, as where its device failed: a query over a directory had fewer rows, and no
+/// error. Here the path of the object is longer than the system accepts.
+#[tokio::test]
+async fn an_object_that_cannot_be_looked_up_fails_a_list() {
+    use rustix::fs::{OFlags, mkdirat, open, openat};
+
+    const PATH_BYTES_MAX: usize = 4095;
+    let root = dir();
+    let store = store(root.path()).await;
+    store.put(&Path::from("found"), "x".into()).await.unwrap();
+    assert_eq!(list(&store, "").await.unwrap(), ["found"]);
+    // The path of the last directory is short enough.
+    let mut left = PATH_BYTES_MAX - root.path().as_os_str().len();
+    let mut names = Vec::new();
+    let mut above = open(root.path(), OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
+    while left > 200 {
+        let name = "d".repeat(200);
+        mkdirat(&above, name.as_str(), 0o700.into()).unwrap();
+        above = openat(&above, name.as_str(), OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
+        left -= name.len() + 1;
+        names.push(name);
+    }
+    let deepest = names.join("/");
+    assert_eq!(list(&store, &deepest).await.unwrap(), [""; 0]);
+    drop(openat(&above, "f".repeat(250).as_str(), OFlags::CREATE | OFlags::WRONLY, 0o600.into()).unwrap());
+    list(&store, &deepest).await.unwrap_err();
+    list(&store, "").await.unwrap_err();
+    store.list_with_delimiter(Some(&Path::parse(&deepest).unwrap())).await.unwrap_err();
+    assert_eq!(store.list_with_delimiter(None).await.unwrap().objects.len(), 1);
+}
+
 #[tokio::test]
 async fn a_get_never_hands_out_the_file() {
     let root = dir();
