@@ -10,6 +10,9 @@ use crate::failure::{Failure, Result};
 /// store have 0. So only reads of such objects make a call for them, and of one in a thousand files that others wrote. A multiple
 /// of 100, which all file systems keep that keep microseconds. Tags have microseconds only.
 pub(crate) const MARK_NS: u64 = 100;
+/// The longest time before or after 1970 of an object: chrono, whose type object_store returns, panics beyond about 262,000 years, and
+/// tmpfs and Btrfs keep any number of seconds.
+const TIME_MAX: Duration = Duration::from_secs(8_000_000_000_000);
 /// The prefix of the names of extended attributes.
 const PREFIX: &str = "user.object-store.";
 
@@ -17,6 +20,7 @@ const PREFIX: &str = "user.object-store.";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) size_bytes: u64,
+    /// At most [`TIME_MAX`] from 1970.
     pub(crate) modified: SystemTime,
     pub(crate) e_tag: String,
     /// Whether the file may have attributes of the program's.
@@ -34,6 +38,7 @@ impl Attributes {
         // The same text as LocalFileSystem's, so that each may check the other's tags.
         let e_tag = format!("\"{:x}-{:x}-{size_bytes:x}\"", metadata.inode(), since_epoch.as_micros());
         let is_marked = u64::from(since_epoch.subsec_nanos()) % 1000 == MARK_NS;
+        let modified = modified.clamp(SystemTime::UNIX_EPOCH - TIME_MAX, SystemTime::UNIX_EPOCH + TIME_MAX);
         Attributes { size_bytes, modified, e_tag, is_marked }
     }
 }

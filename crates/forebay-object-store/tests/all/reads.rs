@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path as FsPath;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::common::{Numbers, bytes_of, dir, engine, settings, store};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use forebay_object_store::ForebayStore;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
+use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 
 const MIB: u64 = 1 << 20;
 /// Only a hang lasts this long.
@@ -649,5 +649,37 @@ async fn ranges_beyond_the_end() {
             range_of(&local, &location, range.clone()).await,
         );
         assert_eq!(one, two, "{range}");
+    }
+}
+
+/// Returns a directory on tmpfs, whose files may have any time and any length; `None` where the system has none.
+fn memory_dir() -> Option<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("forebay-object-store-").tempdir_in("/dev/shm").ok()
+}
+
+/// An archive with a damaged time was unpacked: heads, gets and the whole list of the store panicked, and so did those of objects that were
+/// put later, whose times follow that of the object they replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_may_have_a_time_beyond_every_calendar() {
+    let Some(root) = memory_dir() else { return };
+    let store = store(root.path()).await;
+    let (location, path) = (Path::from("a"), root.path().join("a"));
+    let far = Duration::from_secs(9_000_000_000_000);
+    for time in [SystemTime::UNIX_EPOCH - far, SystemTime::UNIX_EPOCH + far] {
+        fs::write(&path, "old").unwrap();
+        let file = fs::File::open(&path).unwrap();
+        file.set_modified(time).unwrap();
+        if file.metadata().unwrap().modified().unwrap() != time {
+            return;
+        }
+        let found = store.head(&location).await.unwrap();
+        let listed: Vec<_> = store.list(None).try_collect().await.unwrap();
+        assert_eq!(listed, std::slice::from_ref(&found));
+        assert_eq!(found.last_modified.timestamp() < 0, time < SystemTime::UNIX_EPOCH);
+        let version = UpdateVersion { e_tag: found.e_tag.clone(), version: None };
+        store.put_opts(&location, "new".into(), PutMode::Update(version).into()).await.unwrap();
+        let got = store.get(&location).await.unwrap();
+        assert_ne!(got.meta.e_tag, found.e_tag);
+        assert_eq!(got.bytes().await.unwrap(), "new");
     }
 }
