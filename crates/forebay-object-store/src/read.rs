@@ -26,6 +26,9 @@ const BATCHED_BYTES_MAX: u64 = 1 << 20;
 /// A little less than a power of two, which is the length of I/O memory: whole blocks around a part fit into it.
 const PART_BYTES: usize = (1 << 20) - 8192;
 const PARTS: u32 = 4;
+/// From this length on it is tried first whether there is memory for a range. glibc maps such memory by itself: the try has no effect on
+/// the memory of shorter ranges.
+const CHECKED_MEMORY_MIN: usize = 64 << 20;
 /// A stream has this many reads of this length ahead, from its start, within the range that the caller has named. They end at whole
 /// blocks of the file, so a power of two fits them.
 const REQUEST_BYTES: usize = 1 << 20;
@@ -346,11 +349,9 @@ async fn read_one(file: &File, range: Range<u64>, class: Class) -> Result<Bytes>
 /// Reads a long range into newly allocated memory. Bytes outside of the page cache are read through I/O memory: for a direct read
 /// the kernel has to find the pages of new memory before the request starts, while a copy overlaps with other requests.
 async fn read_long(file: &File, range: Range<u64>, class: Class) -> Result<Bytes> {
-    let Ok(len) = usize::try_from(range.end - range.start) else {
-        return Err(Failure::text(format!(
-            "{} bytes do not fit into memory; read them as a stream",
-            range.end - range.start
-        )));
+    let bytes = range.end - range.start;
+    let Some(len) = usize::try_from(bytes).ok().filter(|len| is_available(*len)) else {
+        return Err(Failure::text(format!("{bytes} bytes do not fit into memory; read them as a stream")));
     };
     let parts =
         range.clone().step_by(PART_BYTES).map(|start| start..range.end.min(start + PART_BYTES as u64));
@@ -358,6 +359,18 @@ async fn read_long(file: &File, range: Range<u64>, class: Class) -> Result<Bytes
     let (result, bytes) = batch.into_memory(BytesMut::zeroed(len)).await;
     result?;
     Ok(bytes.freeze())
+}
+
+/// Returns whether memory of this length can be allocated: without it, `BytesMut::zeroed` ends the process.
+fn is_available(len: usize) -> bool {
+    if len < CHECKED_MEMORY_MIN {
+        return true;
+    }
+    let mut memory = Vec::<u8>::new();
+    let reserved = memory.try_reserve_exact(len);
+    // The compiler removes an allocation that nothing uses.
+    std::hint::black_box(memory.as_ptr());
+    reserved.is_ok()
 }
 
 /// Fails for a range that the file does not have. An empty range is always there.

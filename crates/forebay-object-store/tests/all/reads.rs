@@ -683,3 +683,22 @@ async fn an_object_may_have_a_time_beyond_every_calendar() {
         assert_eq!(got.bytes().await.unwrap(), "new");
     }
 }
+
+/// A server of files passed on a range of a sparse file that is longer than its memory, and was aborted by the failed allocation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_longer_than_memory_is_an_error() {
+    // Longer than any address space.
+    const LEN: u64 = 1 << 60;
+    let Some(root) = memory_dir() else { return };
+    let file = fs::File::create(root.path().join("a")).unwrap();
+    if file.set_len(LEN).is_err() {
+        return;
+    }
+    let store = store(root.path()).await;
+    let location = Path::from("a");
+    let error = store.get_ranges(&location, &[0..10, 0..LEN]).await.unwrap_err().to_string();
+    assert!(error.contains(&LEN.to_string()) && error.contains("as a stream"), "{error}");
+    assert_eq!(store.get_ranges(&location, &[LEN - 10..LEN]).await.unwrap(), [vec![0_u8; 10]]);
+    let first = store.get(&location).await.unwrap().into_stream().try_next().await.unwrap();
+    assert!(first.unwrap().iter().all(|byte| *byte == 0));
+}
