@@ -91,3 +91,28 @@ def test_cat_ranges_of_many_files(program, limit, tmp_path):
         limit,
         tmp_path,
     )
+
+
+def test_a_stream_of_many_files(program, limit, tmp_path):
+    # A model of many short files, as of adapters: a stream opened all of them that `ahead_bytes` has room for, and ended with EMFILE.
+    pytest.importorskip("numpy")
+    program(
+        FILES
+        + """
+    import json, struct
+
+    from forebay.safetensors import stream_files
+
+    text = json.dumps({"tensor": {"dtype": "U8", "shape": [8000], "data_offsets": [0, 8000]}}).encode()
+    for number, path in enumerate(paths):
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + content(number))
+    count = 0
+    for name, tensor in stream_files(paths, framework="np"):
+        assert name == "tensor" and tensor.tobytes() == content(count), count
+        count += 1
+    assert count == 400
+    """,
+        limit,
+        tmp_path,
+    )

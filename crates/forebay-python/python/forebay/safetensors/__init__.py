@@ -35,6 +35,8 @@ _PAGE = 4096
 # Tensors of a stream that are read together, and the bytes that one call reads.
 _GROUP_BYTES = 8 << 20
 _CALL_BYTES = 4 << 20
+# Files of which a stream may read all tensors ahead: each is open until its last tensor was yielded.
+_FILES_AHEAD = 8
 
 
 class SafetensorError(ValueError):
@@ -424,10 +426,10 @@ def stream_files(
 ) -> Iterator[tuple[str, Any]]:
     """Yields the names and tensors of several files, such as the parts of a model, one file after the other.
 
-    The tensors after the yielded tensor are read meanwhile, also those of the next file: up to `ahead_bytes`, and at least one
-    tensor. Adjacent tensors share memory of up to 8 MiB, and longer tensors have their own: the program's memory stays small if it
-    copies each tensor and drops it. `progress` is called before each tensor, with the bytes of the files up to its end and those of
-    all files. `device` and `framework` are as for `load_file`.
+    The tensors after the yielded tensor are read meanwhile, also those of the next files: up to `ahead_bytes` of a few files, and at
+    least one tensor. Adjacent tensors share memory of up to 8 MiB, and longer tensors have their own: the program's memory stays
+    small if it copies each tensor and drops it. `progress` is called before each tensor, with the bytes of the files up to its end
+    and those of all files. `device` and `framework` are as for `load_file`.
 
     Raises as `load_file` does, at the start of a file. Closing the iterator drops the tensors that are read ahead.
     """
@@ -485,13 +487,16 @@ def _stream(
     calls, groups = Calls(), _groups(files)
     reads: deque[_Group] = deque()
     ahead = done = 0
+    # Files whose last tensors are in `reads`.
+    whole = 0
     group = next(groups, None)
     try:
         while reads or group:
-            while group and (not reads or ahead + group.nbytes <= ahead_bytes):
+            while group and (not reads or (whole < _FILES_AHEAD and ahead + group.nbytes <= ahead_bytes)):
                 reads.append(group)
                 group.begin_read(calls)
                 ahead += group.nbytes
+                whole += group.is_last
                 group = next(groups, None)
             first = reads[0]
             first.end_read(calls)
@@ -505,6 +510,7 @@ def _stream(
                 done += first.file._size
                 first.file.close()
             ahead -= first.nbytes
+            whole -= first.is_last
             reads.popleft()
             # Its memory is freed before that of the next reads is allocated.
             del first
