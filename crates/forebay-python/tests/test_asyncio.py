@@ -257,6 +257,37 @@ def test_several_loops_in_several_threads(data, content):
     assert not failures
 
 
+def test_loops_that_start_together_in_many_threads(data, content):
+    # A program with a loop in each thread: the first call of a loop failed with "dictionary changed size during iteration" where
+    # another loop made its first call meanwhile.
+    failures = []
+    interval = sys.getswitchinterval()
+    with forebay.open(data) as file:
+
+        async def work():
+            assert await file.aread(0, 100) == content[:100]
+
+        def in_thread():
+            try:
+                for _ in range(20):
+                    asyncio.run(work())
+            except BaseException as error:
+                failures.append(error)
+
+        others = [asyncio.new_event_loop() for _ in range(50)]
+        for loop in others:
+            loop.run_until_complete(work())
+        threads = [threading.Thread(target=in_thread) for _ in range(8)]
+        sys.setswitchinterval(1e-6)
+        try:
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+        finally:
+            sys.setswitchinterval(interval)
+            [loop.close() for loop in others]
+    assert not failures
+
+
 def test_descriptors_of_loops_are_closed(data, eventually):
     async def work():
         with forebay.open(data) as file:

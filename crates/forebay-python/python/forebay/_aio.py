@@ -22,9 +22,11 @@ def place() -> Place:
         loop.add_reader(hub.fileno(), hub.run)
         # Each loop is a key of only its own thread.
         _hubs[loop] = hub
-        for other in list(_hubs):
+        # Not `list(_hubs)`: loops that other threads add would end it with a RuntimeError.
+        for reference in _hubs.keyrefs():
+            other = reference()
             # Calls of a closed loop are given up; otherwise its futures would keep it.
-            if other.is_closed():
+            if other is not None and other.is_closed():
                 _hubs.pop(other, None)
     return hub, loop.create_future
 
