@@ -79,7 +79,7 @@ impl ForebayStoreBuilder {
     /// may have. An adaptive file has two descriptors, any other file has one.
     ///
     /// Calls open more files in addition: an eighth as many descriptors as the engine keeps, from 2 to 64 files, and as many more
-    /// while others wait for their turn; each unfinished stream and upload has one as well. When the process is out of descriptors,
+    /// while others wait for their turn; each unfinished upload has one as well. When the process is out of descriptors,
     /// the least recently used files that nothing reads are closed, and the failed call is retried. For tests; programs use the
     /// engine's setting.
     #[doc(hidden)]

@@ -56,7 +56,8 @@ enum Content {
         bytes: UnreadBytes,
         program_attributes: ProgramAttributes,
     },
-    /// As `Read`, but others have so many bytes in memory that the file is opened again once the program polls the stream.
+    /// As `Read`, but the range is longer than a chunk, or others have so many bytes in memory: the file is opened again for each chunk
+    /// that the program polls.
     Later {
         location: String,
         program_attributes: ProgramAttributes,
@@ -124,8 +125,8 @@ impl ForebayStore {
         Ok((object.attributes, own))
     }
 
-    /// Opens an object. `wanted` returns the range that will be read, if any: where more files are open than should be, one chunk is read in
-    /// the turn of the call, and the file is given back.
+    /// Opens an object. `wanted` returns the range that will be read, if any: where more files are open than should be, a range of one
+    /// chunk is read in the turn of the call, and the file is given back.
     pub(crate) async fn open_object(
         &self,
         location: &str,
@@ -147,13 +148,15 @@ impl ForebayStore {
         let open = move |place: FilePlace| async move {
             let (file, found) = shared.handles.open(&location, &path, &place).await?;
             let attributes = Attributes::of(&found);
-            let is_chunk =
-                |range: &Range<u64>| !range.is_empty() && range.end - range.start <= CHUNK_BYTES_MAX;
-            let content = match wanted(&attributes).filter(is_chunk) {
+            let content = match wanted(&attributes).filter(|range| !range.is_empty()) {
                 Some(range) if place.is_taken() => {
                     let program_attributes = program_attributes_of(&file, &attributes).await?;
+                    let len = range.end - range.start;
                     let bytes_max = shared.engine.memory().arena_bytes_max / HELD_PART;
-                    match Room::take(&shared.unread_bytes, range.end - range.start, bytes_max) {
+                    let room = (len <= CHUNK_BYTES_MAX)
+                        .then(|| Room::take(&shared.unread_bytes, len, bytes_max))
+                        .flatten();
+                    match room {
                         Some(room) => {
                             let bytes = read_one(&file, range.clone(), class).await?;
                             let bytes = UnreadBytes { bytes, _room: room };
@@ -236,8 +239,16 @@ impl ForebayStore {
                     Next::Nothing => Ok(None),
                     Next::Read(unread) => Ok(Some((unread.bytes, Next::Nothing))),
                     Next::Later { location, e_tag, range } => {
-                        let bytes = read_later(shared, location, path, e_tag, range, class).await?;
-                        Ok(Some((bytes, Next::Nothing)))
+                        let end = range.end.min(range.start + CHUNK_BYTES_MAX);
+                        let (at, tag, chunk) = (location.clone(), e_tag.clone(), range.start..end);
+                        let bytes = read_later(shared, at, path, tag, chunk, class).await?;
+                        let rest = end..range.end;
+                        let next = if rest.is_empty() {
+                            Next::Nothing
+                        } else {
+                            Next::Later { location, e_tag, range: rest }
+                        };
+                        Ok(Some((bytes, next)))
                     }
                     Next::Whole(file, range) => {
                         let bytes = read_one(&file, range, class).await?;

@@ -25,7 +25,8 @@ use crate::options::{ForebayStoreBuilder, Settings};
 ///   a result keeps at most 4 KiB from other use, or three times as much if it has up to 8 KiB.
 /// - **`get_opts`** returns a stream: one chunk up to 8 MiB, else a scan with four reads of 1 MiB ahead.
 /// - **A file that was replaced** is seen by the next read, even if another process replaced it: names are looked up for each read
-///   (1 to 2 us), only the open is spared. A stream continues with its initial file.
+///   (1 to 2 us), only the open is spared. A stream continues with its initial file, or fails if that was changed and its
+///   descriptor given to other calls.
 /// - **Updates** (`PutMode::Update`): of all calls with the same tag one succeeds, across processes, if all have opened the store
 ///   with the same root. Every change of a name holds a lock of it; behind a process that is stopped with the lock, changes fail
 ///   after 10 seconds.

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use forebay::Durability;
 use forebay_object_store::ForebayStore;
@@ -104,6 +105,37 @@ fn ten_thousand_gets_at_once() {
             fs::remove_dir_all(root.path().join("dir")).unwrap();
             for got in kept {
                 assert!(got.bytes().await.unwrap() == bytes_of(0..LEN));
+            }
+        });
+    });
+}
+
+/// Gets of more than one chunk kept their files until their streams had ended: beyond about a hundred objects all of them failed.
+#[test]
+fn more_streams_than_files_may_be_open() {
+    with_descriptors("descriptors::more_streams_than_files_may_be_open", &[256], |_| {
+        in_runtime(async {
+            const COUNT: u64 = 160;
+            // The length of a chunk, and one byte.
+            const LONG: u64 = (8 << 20) + 1;
+            let root = dir();
+            for number in 0..COUNT {
+                let file = fs::File::create(root.path().join(number.to_string())).unwrap();
+                file.write_all_at(&[number as u8], LONG - 1).unwrap();
+            }
+            let engine = engine();
+            let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
+            let mut streams = Vec::new();
+            for number in 0..COUNT {
+                streams.push(store.get(&Path::from(number.to_string())).await.unwrap().into_stream());
+            }
+            for (number, stream) in (0..COUNT).zip(&mut streams) {
+                let (mut len, mut last) = (0, None);
+                while let Some(chunk) = stream.try_next().await.unwrap() {
+                    len += chunk.len() as u64;
+                    last = chunk.last().copied();
+                }
+                assert_eq!((len, last), (LONG, Some(number as u8)), "object {number}");
             }
         });
     });
