@@ -31,6 +31,15 @@ def test_theirs_reads_the_same_tensors(tmp_path, tensors, metadata):
         assert file.metadata() == (metadata or None)
 
 
+def test_arguments_have_the_names_of_theirs(tmp_path):
+    # A program that named its arguments as those of safetensors.numpy ended with a TypeError.
+    arrays = {"a": numpy.arange(7)}
+    for number, module in enumerate((safetensors.numpy, forebay.safetensors.numpy)):
+        path = tmp_path / str(number)
+        module.save_file(tensor_dict=arrays, filename=path, metadata={"step": "5"})
+        same(arrays, module.load_file(filename=path))
+
+
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_arrays_of_any_layout_and_order_of_bytes(tmp_path):
     """Those of more than 8 MiB are written in parts."""
