@@ -208,6 +208,43 @@ async def test_long_ranges_are_read_by_themselves(fs, tmp_path, batches):
     assert calls == [2, 2, 20]
 
 
+async def test_few_files_are_open_for_long_ranges(tmp_path, monkeypatch):
+    """Each turn of a loop had a limit of its own: tasks that start one after the other opened all of their files, until EMFILE."""
+    is_open, most, end = 0, 0, asyncio.Event()
+
+    class Waits:
+        def __init__(self, path, mode):
+            pass
+
+        def __enter__(self):
+            nonlocal is_open, most
+            is_open += 1
+            most = max(most, is_open)
+            return self
+
+        def __exit__(self, *_):
+            nonlocal is_open
+            is_open -= 1
+
+        async def aread(self, start, length):
+            await end.wait()
+            return b"bytes"
+
+    (tmp_path / "long").touch()
+    os.truncate(tmp_path / "long", 5 << 20)
+    monkeypatch.setattr(forebay._batch, "open_to_read", Waits)
+    fs = AsyncForebayFileSystem(asynchronous=True)
+    tasks = []
+    for _ in range(40):
+        tasks.append(asyncio.create_task(fs._cat_file(f"{tmp_path}/long")))
+        # Turns enough for the task to open its file.
+        for _ in range(10):
+            await asyncio.sleep(0)
+    end.set()
+    assert await asyncio.gather(*tasks) == [b"bytes"] * 40
+    assert (is_open, most) == (0, 16)
+
+
 def test_the_asynchronous_file_system_works_without_a_loop(data, content):
     fs = AsyncForebayFileSystem(read_mode="buffered", asynchronous=False)
     assert fs.cat_file(str(data), 5, 15) == content[5:15]

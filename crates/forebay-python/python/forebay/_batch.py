@@ -50,6 +50,21 @@ def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     return start, end
 
 
+# By weak references: a semaphore refers to its loop.
+_limits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[asyncio.Semaphore]] = weakref.WeakKeyDictionary()
+
+
+def _limit() -> asyncio.Semaphore:
+    """Returns the limit of the long reads of the running loop, which all of its batches share."""
+    loop = asyncio.get_running_loop()
+    known = _limits.get(loop)
+    limit = known() if known else None
+    if limit is None:
+        limit = asyncio.Semaphore(_LONG_READS)
+        _limits[loop] = weakref.ref(limit)
+    return limit
+
+
 class FileSet:
     """Files by their paths. They stay open from their first read on, as long as the set is there."""
 
@@ -138,12 +153,12 @@ class Batch:
 
     async def aread(self, max_gap: int | None = None) -> list[bytes | Exception]:
         """Reads them on an asyncio loop."""
-        turn = asyncio.Semaphore(_LONG_READS)
-        await asyncio.gather(self._aread_short(max_gap), *(self._aread_long(turn, *each) for each in self._long))
+        limit = _limit()
+        await asyncio.gather(self._aread_short(max_gap), *(self._aread_long(limit, *each) for each in self._long))
         return self._results
 
-    async def _aread_long(self, turn: asyncio.Semaphore, number: int, path: str, start: int, end: int) -> None:
-        async with turn:
+    async def _aread_long(self, limit: asyncio.Semaphore, number: int, path: str, start: int, end: int) -> None:
+        async with limit:
             try:
                 with open_to_read(path, self._mode) as file:
                     self._results[number] = await file.aread(start, end - start)
