@@ -100,7 +100,7 @@ async fn replace_by_link(shared: &StoreState, from: &Path, to: &Path) -> Result<
             _ => return Err(error.into()),
         }
     };
-    match replace(shared, from, &staged, to).await {
+    match replace(shared, &staged, to).await {
         Ok(()) => sync_parents(shared, to).await,
         Err(error) => {
             // A rename that has happened and could not be synced leaves no staged name: another copy may have it by now.
@@ -112,9 +112,9 @@ async fn replace_by_link(shared: &StoreState, from: &Path, to: &Path) -> Result<
     }
 }
 
-/// Renames `staged`, which is a name of the file `from`, to `to`.
-async fn replace(shared: &StoreState, from: &Path, staged: &Path, to: &Path) -> Result<()> {
-    if !is_one_file(shared, from, to).await {
+/// Renames `staged` to `to`. The name that it was linked from may be another file's by now: only that of `to` is locked.
+async fn replace(shared: &StoreState, staged: &Path, to: &Path) -> Result<()> {
+    if !is_one_file(shared, staged, to).await {
         return Ok(shared.rename(staged, to).await?);
     }
     // rename(2) with two names of one file does nothing, so the staged name would stay.

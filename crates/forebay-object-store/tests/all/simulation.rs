@@ -15,7 +15,7 @@ use forebay_object_store::ForebayStore;
 use forebay_sim::{self as sim, Fault, Loss, MetadataOrder, Profile, Rule, World};
 use forebay_test::worlds::{self, Draw, Trouble};
 use futures::TryStreamExt;
-use futures::future::{join_all, join5};
+use futures::future::{join, join_all, join5};
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, Error, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions,
@@ -531,6 +531,33 @@ async fn stopped(engine: &Engine) -> Vec<File> {
         held.push(file);
     }
     held
+}
+
+/// A copy onto an earlier copy of its object left its staged file where the object was replaced meanwhile: it compared the new object
+/// with the copy, and rename(2) with two names of one file does nothing.
+#[test]
+fn a_copy_leaves_nothing_while_its_object_is_replaced() {
+    worlds::explore(20, |world| {
+        world.add_disk(Profile::nand().at("/disk"));
+        let ran = world.run(async |engine: Engine| {
+            engine.create_dir_all(ROOT).await.map_err(|error| error.to_string())?;
+            let settings = ForebayStore::builder(&engine, ROOT).put_durability(Durability::None);
+            let store = settings.open().await.map_err(|error| error.to_string())?;
+            let [at, other] = ["a", "b"].map(Path::from);
+            store.put(&at, "first".into()).await.map_err(|error| error.to_string())?;
+            for round in 0..20 {
+                store.copy(&at, &other).await.map_err(|error| error.to_string())?;
+                let (copied, put) = join(store.copy(&at, &other), store.put(&at, "next".into())).await;
+                copied.and(put.map(drop)).map_err(|error| error.to_string())?;
+                let left = staged(&engine, PathBuf::from(ROOT)).await?;
+                if left > 0 {
+                    return Err(format!("round {round}: {left} staged files are left"));
+                }
+            }
+            Ok::<(), String>(())
+        });
+        ran.map_err(|failure| failure.to_string())?
+    });
 }
 
 /// Another process holds all locks and is stopped. Changes end with a sentence; reads continue.
