@@ -49,18 +49,40 @@ struct Inner {
     text: Text,
     /// Places of the entries, ordered by keyspace, by key, and from the newest version to the oldest.
     tree: Tree,
-    /// Keyspaces with entries here, ascending, each with a count of its writes.
+    /// Keyspaces with entries here, ascending, each with a count of its changes.
     keyspaces: Vec<(u32, Tally)>,
     entries: usize,
 }
 
-/// Counts of the writes to a keyspace, of which every version of a key is one.
+/// Counts of the changes of a keyspace: of each key the newest, as a flush writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) deletions: u64,
     pub(crate) puts: u64,
     /// The bytes of the keys and values that were put.
     pub(crate) put_bytes: u64,
+}
+
+impl Tally {
+    /// Counts a change, with the bytes of its key and value.
+    fn add(&mut self, is_deletion: bool, bytes: usize) {
+        if is_deletion {
+            self.deletions += 1;
+        } else {
+            self.puts += 1;
+            self.put_bytes += bytes as u64;
+        }
+    }
+
+    /// Takes back the count of a change that a newer one replaces.
+    fn remove(&mut self, is_deletion: bool, bytes: usize) {
+        if is_deletion {
+            self.deletions -= 1;
+        } else {
+            self.puts -= 1;
+            self.put_bytes -= bytes as u64;
+        }
+    }
 }
 
 /// A version of a key, copied from a memtable.
@@ -124,7 +146,10 @@ impl Inner {
         let count = 3 + usize::from(entry.expires_s.is_some());
         let place = self.text.push(&words[..count], key, value);
         let (text, sought) = (&self.text, SearchKey { keyspace: entry.keyspace, key, lsn });
-        self.tree.insert(place, |at| text.compare(at, &sought));
+        let next = self.tree.insert(place, |at| text.compare(at, &sought));
+        // The versions of a key are next to each other, the newest first.
+        let next = next.map(|at| text.header(at));
+        let before = next.filter(|header| text.compare_place(header, &sought).is_eq());
         self.entries += 1;
         let found = self.keyspaces.binary_search_by_key(&entry.keyspace, |(keyspace, _)| *keyspace);
         let index = found.unwrap_or_else(|index| {
@@ -132,12 +157,10 @@ impl Inner {
             index
         });
         let tally = &mut self.keyspaces[index].1;
-        if entry.deleted {
-            tally.deletions += 1;
-        } else {
-            tally.puts += 1;
-            tally.put_bytes += (key.len() + value.len()) as u64;
+        if let Some(before) = before {
+            tally.remove(before.flags & DELETED != 0, before.key_bytes + before.value_bytes);
         }
+        tally.add(entry.deleted, key.len() + value.len());
     }
 
     /// Returns a copy of an entry, with its key if that is wanted.
@@ -288,7 +311,7 @@ impl Memtables {
         self.keyspace_count.load(Ordering::Relaxed)
     }
 
-    /// Returns the keyspaces that have entries here, each with a count of its writes.
+    /// Returns the keyspaces that have entries here, each with a count of its changes.
     pub(crate) fn tallies(&self) -> Vec<(u32, Tally)> {
         self.read().keyspaces.clone()
     }

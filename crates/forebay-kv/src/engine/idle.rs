@@ -1,12 +1,12 @@
 //! Flushes of memtables that are not full. A deletion frees space only once it is in a table, and so does a value in place of a
 //! longer one: an idle store would keep it in memory forever.
 //!
-//! The first change of a memtable arms a timer of one second. When it fires the changes are weighed: a deletion weighs as much as an
-//! entry of its keyspace, and so do puts of values that are on average less than half as long as those of the keyspace, as each may
-//! replace a value. If the store was not written to meanwhile, they are flushed where compaction at rest would then have work, and
-//! compaction follows. While the store is written to, only deletions are weighed, and flushed only if they weigh more than an eighth
-//! of the data, at most once a second, and not if a memtable was sealed meanwhile: a flush of full memtables follows soon enough.
-//! The timer restarts until the store is idle or the changes are flushed. An idle store has no timer armed.
+//! The first change of a memtable arms a timer of one second. When it fires the changes are weighed: a deletion weighs as much as an entry
+//! of its keyspace, and so do puts of values that are on average less than half as long as those of the keyspace, as each may replace a
+//! value. Of each key the newest change counts. If the store was not written to meanwhile, they are flushed where compaction at rest would
+//! then have work, and compaction follows. While the store is written to, only deletions are weighed, and flushed only if they weigh more
+//! than an eighth of the data, at most once a second, and not if a memtable was sealed meanwhile: a flush of full memtables follows soon
+//! enough. The timer restarts until the store is idle or the changes are flushed. An idle store has no timer armed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -98,6 +98,17 @@ fn it_answers_as_a_map_does() {
             model.entry((keyspace, key)).or_default().push((lsn, value));
         }
         assert_eq!(memtables.keyspaces(), [0, 5, 10]);
+        for (keyspace, tally) in memtables.tallies() {
+            let mut expected = Tally::default();
+            let of_keyspace = model.range((keyspace, Vec::<u8>::new())..(keyspace + 1, Vec::new()));
+            for ((_, key), versions) in of_keyspace {
+                match versions.last() {
+                    Some((_, Some(value))) => expected.add(false, key.len() + value.len()),
+                    _ => expected.add(true, key.len()),
+                }
+            }
+            assert_eq!(tally, expected, "keyspace {keyspace}: of each key the newest version counts");
+        }
         let at = |versions: &[Version], lsn| versions.iter().rev().find(|one| one.0 <= lsn).cloned();
         for _ in 0..300 {
             let (keyspace, lsn) = (next(3) as u32 * 5, next(turns + 10));
@@ -182,6 +193,8 @@ fn long_values_of_a_batch_are_found() {
     });
     let memtables = Memtables::new(&engine, Arc::default());
     memtables.add(&record, &places, 5);
+    let put_bytes = 3 + 99_999 + 100 + 100_000;
+    assert_eq!(memtables.tallies(), [(3, Tally { deletions: 0, puts: 3, put_bytes })]);
     let found = |key: &[u8]| memtables.get(3, key, 5).unwrap();
     assert_eq!((found(b"a").value(), found(b"a").expires_s), (&long[1..], Some(78)));
     assert_eq!((found(b"b").value(), found(b"b").expires_s), (&long[..100], None));

@@ -55,9 +55,14 @@ impl Text {
     #[inline]
     pub(super) fn compare(&self, at: u64, sought: &SearchKey<'_>) -> Order {
         let header = self.header(at);
-        let keys = header.keyspace.cmp(&sought.keyspace).then_with(|| self.compare_key(&header, sought.key));
         // The newest version sorts first.
-        keys.then_with(|| sought.lsn.cmp(&header.lsn))
+        self.compare_place(&header, sought).then_with(|| sought.lsn.cmp(&header.lsn))
+    }
+
+    /// Orders an entry's keyspace and key against those of the target.
+    #[inline]
+    pub(super) fn compare_place(&self, header: &Header, sought: &SearchKey<'_>) -> Order {
+        header.keyspace.cmp(&sought.keyspace).then_with(|| self.compare_key(header, sought.key))
     }
 
     pub(super) fn compare_key(&self, header: &Header, key: &[u8]) -> Order {

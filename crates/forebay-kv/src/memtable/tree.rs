@@ -178,12 +178,20 @@ impl Tree {
         Some(self.word(*leaf, *index))
     }
 
-    /// Adds an entry; replaces one that `compare` finds equal.
-    pub(super) fn insert(&mut self, entry: u64, compare: impl Fn(u64) -> Ordering) {
+    /// Adds an entry; replaces one that `compare` finds equal. Returns the one replaced, or else the next entry.
+    pub(super) fn insert(&mut self, entry: u64, compare: impl Fn(u64) -> Ordering) -> Option<u64> {
         if self.nodes == 0 {
             self.root = self.add_node();
         }
         let path = self.seek(&compare);
+        let mut ahead = path;
+        let next = self.next(&mut ahead);
+        self.insert_at(&path, entry, compare);
+        next
+    }
+
+    /// Adds an entry at its path.
+    fn insert_at(&mut self, path: &Path, entry: u64, compare: impl Fn(u64) -> Ordering) {
         let (leaf, at) = path.steps[self.levels];
         let count = self.count(leaf);
         debug_assert!(
@@ -200,7 +208,7 @@ impl Tree {
             return;
         }
         // Inserts in ascending order leave full leaves behind.
-        let is_last = self.is_last(&path);
+        let is_last = self.is_last(path);
         let kept = if is_last && at == count { count } else { count / 2 };
         let right = self.add_node();
         self.copy((leaf, kept), (right, 0), count - kept);
@@ -210,7 +218,7 @@ impl Tree {
             Some(behind) if behind > 0 || kept == count => self.put_in_leaf(right, behind, entry),
             _ => self.put_in_leaf(leaf, at, entry),
         }
-        self.add_child(&path, is_last, right);
+        self.add_child(path, is_last, right);
     }
 
     fn put_in_leaf(&mut self, leaf: u64, at: usize, entry: u64) {

@@ -187,6 +187,26 @@ fn values_of_more_than_half_the_length_are_not_worth_a_flush() {
     }
 }
 
+/// Story: a program kept a counter of eight bytes beside long values. Each put of it counted as a value in place of a long one, so that
+/// the idle store flushed a table of one key, for nothing.
+#[test]
+fn a_short_value_that_is_put_again_and_again_is_not_worth_a_flush() {
+    let ran = world(9).run(async |engine| {
+        let store = filled(&engine, KEYS).await;
+        let (keyspace, flushes) = (store.default_keyspace(), store.stats().flushes);
+        let mut batch = Batch::new();
+        for number in 0..1_000_u64 {
+            keyspace.put("counter", number.to_le_bytes()).relaxed().await.expect("a put");
+            batch.put(&keyspace, "counter", number.to_le_bytes());
+        }
+        store.write(&batch).await.expect("a batch");
+        pause(10 * SECOND).await;
+        assert_eq!(store.stats().flushes, flushes);
+        store.close().await.expect("an end");
+    });
+    ran.expect("a world without faults");
+}
+
 /// Test of the test.
 #[cfg(feature = "_mutants")]
 #[test]
