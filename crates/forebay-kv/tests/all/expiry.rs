@@ -133,3 +133,24 @@ fn a_range_judges_all_its_entries_at_one_moment() {
     drop(range);
     store.close().wait().unwrap();
 }
+
+/// Story: a program put values that had expired in second 0 and others that last for ever, with the highest second. The seconds from the
+/// first to the last expiry of their table are more than a number holds: in a debug build the task that compacts panicked, and `settle`
+/// waited for ever.
+#[test]
+fn the_lowest_and_the_highest_second_of_expiry_share_a_table() {
+    let (engine, dir) = (engine(), dir());
+    let store = Store::open(&engine, dir.path(), options().clock(|| 1000)).wait().unwrap();
+    let keyspace = store.default_keyspace();
+    for number in 0..100 {
+        let expires_s = if number < 50 { 0 } else { u64::MAX };
+        keyspace.put_until(key(number), bytes(number), expires_s).wait().unwrap();
+    }
+    store.flush().wait().unwrap();
+    store.settle().wait().unwrap();
+    for number in 0..100 {
+        let wanted = (number >= 50).then(|| bytes(number));
+        assert_eq!(keyspace.get(&key(number)).wait().unwrap().as_deref(), wanted.as_deref(), "{number}");
+    }
+    store.close().wait().unwrap();
+}

@@ -625,7 +625,8 @@ fn expired_bytes(meta: &TableMeta, now_s: u64) -> u64 {
         return 0;
     }
     let bytes = meta.bytes as f64 * meta.expiring as f64 / meta.entries.max(1) as f64;
-    let passed = (now_s - first + 1) as f64 / (last.saturating_sub(first) + 1) as f64;
+    // The seconds of all times together are one more than the highest number.
+    let passed = ((now_s - first) as f64 + 1.0) / (last.saturating_sub(first) as f64 + 1.0);
     (bytes * passed.min(1.0)) as u64
 }
 
