@@ -117,16 +117,18 @@ impl BulkLoad {
 
     async fn commit(self) -> Result<()> {
         let BulkLoad { handle, mut output, order, put_bytes, _held } = self;
-        let written = match order.check() {
-            Ok(()) => output.finish().await.map(|_| ()),
-            failed => failed,
-        };
-        if let Err(error) = written {
+        if let Err(error) = order.check() {
             output.abandon().await;
             return Err(error);
         }
         in_task(&handle.shared, move |shared| async move {
-            let (metas, _held) = (output.keep(), _held);
+            let _held = _held;
+            let written = output.finish().await.map(|_| ());
+            if let Err(error) = written {
+                output.abandon().await;
+                return Err(error);
+            }
+            let metas = output.keep();
             let bytes: u64 = metas.iter().map(|meta| meta.bytes).sum();
             install(&shared, metas, WriteOrder::Loose).await?;
             shared.counters.loaded.fetch_add(bytes, Ordering::Relaxed);

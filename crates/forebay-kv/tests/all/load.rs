@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::common::{
     change, dir, engine, engines, files, key, nothing_is_held, open, options, random, value,
 };
 use forebay_kv::{ErrorKind, Keyspace, Options, Stats, Store};
+use forebay_sim::{self as sim, Profile, World};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -229,4 +231,34 @@ async fn large_and_expiring_values_are_loaded_from_a_task_too() {
     store.close().await.unwrap();
     assert_eq!(unfinished.add("c", "d").await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(unfinished.finish().await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// Story: a time limit dropped the future of a finish that wrote the end of its last table. The load was removed, although a finish
+/// continues.
+#[test]
+fn a_finish_continues_when_its_future_is_dropped() {
+    let ran = World::new(3).disk(Profile::nand().at("/disk")).run(async |engine| {
+        let options = options().store_id(7).clock(|| 1_000);
+        let store = Store::open(&engine, "/disk/store", options).await.expect("a store");
+        let keyspace = store.default_keyspace();
+        let mut load = keyspace.loader();
+        for number in 0..100 {
+            load.add(key(number), value(number)).await.expect("an entry");
+        }
+        let mut finishing = Box::pin(load.finish());
+        assert!(futures::poll!(&mut finishing).is_pending());
+        drop(finishing);
+        let mut looks = 0;
+        while keyspace.get(&key(0)).await.expect("a read").is_none() {
+            looks += 1;
+            assert!(looks < 100, "{:?}", store.stats());
+            sim::sleep(Duration::from_millis(100)).await.expect("in a world");
+        }
+        for number in 0..100 {
+            let found = keyspace.get(&key(number)).await.expect("a read");
+            assert_eq!(found.as_deref(), Some(&value(number)[..]), "{number}");
+        }
+        store.close().await.expect("an end");
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
