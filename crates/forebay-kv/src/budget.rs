@@ -277,16 +277,19 @@ impl Budget {
         options.log_segment_bytes.unwrap_or(usual.clamp(MIB, 64 * MIB))
     }
 
-    /// Returns the disk space that a full store needs to continue, with these bytes of flushes to come and in tables. All memory is
-    /// flushed to tables, one table of the last level is rewritten, and each log gets its next segment. With deletions each such
-    /// step frees more than it uses.
+    /// Returns the disk space that a full store needs to continue, with these bytes of flushes to come and in tables, and in the longest
+    /// of them. All memory is flushed to tables, one table of the last level is rewritten, and each log gets its next segment. With
+    /// deletions each such step frees more than it uses.
     ///
     /// The result is a multiple of a sixteenth of the largest store's need, plus one step, which suffices until the reserve has
-    /// grown. The tables of many keyspaces may need more than the memtables' share.
-    pub(crate) fn reserve(&self, options: &Options, unflushed: u64, tables: u64) -> u64 {
-        let needed = self.space_to_go_on(options, unflushed, tables);
+    /// grown. The tables of many keyspaces may need more than the memtables' share, and a table that was rewritten alone half as much
+    /// again as others (`Output::rewrites`).
+    pub(crate) fn reserve(&self, options: &Options, unflushed: u64, tables: u64, longest: u64) -> u64 {
+        let usual = self.table_bytes_max();
+        let surplus = longest.min(usual / 2 * 3).saturating_sub(usual);
+        let needed = self.space_to_go_on(options, unflushed, tables) + surplus;
         let step = self.reserve_step(options);
-        let most = self.reserve_max(options) + unflushed.saturating_sub(self.memtables);
+        let most = self.reserve_max(options) + surplus + unflushed.saturating_sub(self.memtables);
         (needed.next_multiple_of(step) + step).min(most)
     }
 
@@ -387,6 +390,23 @@ mod tests {
         // Deletions of keys of one byte.
         let Err(ErrorKind::TooLarge { limit }) = check(12 * 50_000, 50_000) else { panic!("it fits") };
         assert!(limit < budget.record && check(limit / 12 * 12 - 12, limit / 12 - 1).is_ok(), "{limit}");
+    }
+
+    /// Story: the reserve counted one table of the usual length. On a full disk a table is rewritten alone, and becomes half as long
+    /// again: where others took all space but the reserve, the next deletions in it found none.
+    #[test]
+    fn the_reserve_has_space_for_the_longest_table() {
+        for memory in [16 << 20, 256 << 20, 4 << 30] {
+            let options = Options::new().memory_bytes_max(memory);
+            let budget = Budget::new(&options).unwrap();
+            let reserve = |longest| budget.reserve(&options, budget.memtables, u64::MAX, longest);
+            let usual = budget.table_bytes_max();
+            let most = usual / 2 * 3;
+            for longest in [0, usual, usual + 4096, most] {
+                assert_eq!(reserve(longest), reserve(0) + longest.saturating_sub(usual), "{longest}");
+            }
+            assert_eq!(reserve(u64::MAX), reserve(most), "sorted files have any length");
+        }
     }
 
     #[test]

@@ -473,14 +473,14 @@ impl StoreCore {
         if let Some(bytes) = self.options.reserve_bytes {
             return bytes;
         }
-        let (unflushed, tables) = {
+        let (unflushed, tables, longest) = {
             let commit = self.lock();
-            let tables = commit.version.tables().map(|(_, table)| table.meta().bytes).sum();
-            (commit.unflushed_bytes(), tables)
+            let tables = || commit.version.tables().map(|(_, table)| table.meta().bytes);
+            (commit.unflushed_bytes(), tables().sum(), tables().max().unwrap_or(0))
         };
         let step = self.budget.reserve_step(&self.options);
         self.full.outgrown_at.store(unflushed + step / 2, Ordering::Relaxed);
-        self.budget.reserve(&self.options, unflushed, tables)
+        self.budget.reserve(&self.options, unflushed, tables, longest)
     }
 
     /// Grows the reserve with the store. If no space is left for that, the store is full.
