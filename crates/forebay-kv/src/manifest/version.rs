@@ -1,7 +1,7 @@
 //! The tables of an open store, by keyspace and level.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::cache::{Cache, Pin, PinPurpose};
 use crate::options::{FilterPolicy, Options};
@@ -47,8 +47,22 @@ pub(crate) struct Levels {
     unpacked_leaf_bytes: u64,
     /// The files with long values of these tables, by number.
     values: BTreeMap<u32, ValueFile>,
+    /// Whether values of these tables expire.
+    has_expiring: bool,
+    /// What compaction has found out about these tables.
+    needs: OnceLock<Needs>,
     /// The pin for the memory of the keyspace.
     _known: Arc<Pin>,
+}
+
+/// What compaction has to do with the tables of a keyspace, as far as it follows from them alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// The bytes to move out of levels with targets.
+    pub(crate) pending_bytes: u64,
+    /// Whether some work does not wait for rest, and whether some does not where all keyspaces together have many tables in level 0.
+    pub(crate) is_urgent: bool,
+    pub(crate) is_urgent_if_crowded: bool,
 }
 
 /// Tables of a level, shared with the ranges that pass them.
@@ -80,6 +94,8 @@ impl Levels {
             levels,
             unpacked_leaf_bytes,
             values,
+            has_expiring: false,
+            needs: OnceLock::new(),
             _known: Arc::new(known),
         }
     }
@@ -128,6 +144,16 @@ impl Levels {
         &self.values
     }
 
+    /// Returns whether values of these tables expire.
+    pub(crate) fn has_expiring(&self) -> bool {
+        self.has_expiring
+    }
+
+    /// Returns what compaction has to do with these tables; the first call finds it out.
+    pub(crate) fn needs(&self, find: impl FnOnce() -> Needs) -> Needs {
+        *self.needs.get_or_init(find)
+    }
+
     /// Finds out which files have the long values, and how long the leaves are, after a change of the tables.
     fn note_change(&mut self) {
         let mut files: BTreeMap<u32, ValueFile> = BTreeMap::new();
@@ -144,7 +170,9 @@ impl Levels {
             }
         }
         self.unpacked_leaf_bytes = all().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0);
+        self.has_expiring = all().any(|table| table.meta().expiring > 0);
         self.values = files;
+        self.needs = OnceLock::new();
     }
 
     /// Returns the size of the files of a level, in bytes.

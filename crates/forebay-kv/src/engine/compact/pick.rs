@@ -25,8 +25,10 @@ use crate::merge::Bounds;
 use crate::node::codec::Codec;
 use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
 
+mod needs;
 mod range_descent;
 
+pub(crate) use needs::{is_urgent, pending_bytes};
 pub(crate) use range_descent::Descent;
 
 /// The length above which values are long for compaction, which reads them one by one.
@@ -630,10 +632,14 @@ fn expired_bytes(meta: &TableMeta, now_s: u64) -> u64 {
     (bytes * passed.min(1.0)) as u64
 }
 
+/// Returns whether the tables of level 0 of all keyspaces use much memory.
+fn is_crowded(version: &Version, how: &How<'_>) -> bool {
+    version.level0_tables() as u64 * TABLE_MEMORY > how.budget.cache / CROWDED_PART
+}
+
 /// Returns the keyspaces with tables; of many there may be few.
 fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32, Shape<'v>)> {
-    let level0_memory = version.level0_tables() as u64 * TABLE_MEMORY;
-    let is_crowded = level0_memory > how.budget.cache / CROWDED_PART;
+    let is_crowded = is_crowded(version, how);
     let keyspaces = version.keyspaces().filter(|(_, levels)| !levels.is_empty());
     keyspaces.map(move |(keyspace, levels)| (keyspace, Shape { is_crowded, ..Shape::of(levels, how) }))
 }
@@ -644,7 +650,8 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
 /// overwritten values down, within the spare bytes. The keyspaces in `stuck` have no job.
 pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32, stuck: &BTreeSet<u32>) -> Option<Job> {
     let shapes = || shapes(version, how).filter(|(keyspace, _)| !stuck.contains(keyspace));
-    let worst = shapes().map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
+    let urgent = needs::urgent(version, how).filter(|(keyspace, _)| !stuck.contains(keyspace));
+    let worst = urgent.map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
         && score > 1.0
@@ -692,13 +699,6 @@ pub(crate) fn begun(version: &Version, how: &How<'_>, begun: &Progress) -> Optio
     (!how.is_full || shape.fits(&job, &begun.end)).then_some(job)
 }
 
-/// Returns whether some work does not wait for rest.
-pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
-    shapes(version, how).any(|(_, shape)| {
-        shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, false).is_some()
-    })
-}
-
 /// Returns whether tables above the last level have deletions.
 pub(crate) fn is_deleting(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| shape.deleting().is_some())
@@ -733,11 +733,6 @@ pub(crate) fn expires_s(version: &Version, now_s: u64) -> Option<u64> {
 /// Returns the bytes from which the targets of levels grow.
 pub(crate) fn top_bytes(budget: &Budget) -> u64 {
     budget.memtable * TOP_MEMTABLES
-}
-
-/// Returns the bytes that compaction has to move out of levels with targets.
-pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
-    shapes(version, how).map(|(_, shape)| shape.pending()).sum()
 }
 
 /// Returns the next job that moves a keyspace's keys out of level 0.
