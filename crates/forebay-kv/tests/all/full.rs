@@ -26,6 +26,11 @@ fn world(seed: u64) -> World {
     World::new(seed).disk(Profile::nand().at("/disk").capacity(DISK).metadata_order(order))
 }
 
+/// Returns the seeds of a test: so many, and ten times as many in an optimised build.
+pub(crate) fn seeds(few: u64) -> std::ops::Range<u64> {
+    0..10 * few / forebay_test::one_in_daily(10) as u64
+}
+
 fn key(number: u64) -> Vec<u8> {
     // At a random place among the others.
     format!("{:016x}", random(number)).into_bytes()
@@ -196,7 +201,7 @@ fn fill_delete_fill(seed: u64) -> Result<(), sim::Failure> {
 /// space; with that of the reserve it went on, which duplicates each piece until the last, and left too little for any other.
 #[test]
 fn a_full_store_gets_smaller_by_deletes_and_takes_puts_again() {
-    for seed in 0..8 {
+    for seed in seeds(8) {
         fill_delete_fill(seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
 }
@@ -346,7 +351,7 @@ async fn a_small_store_takes_little_space_and_its_reserve_grows_with_it() {
 /// The reserve that grows finds no space: the store is full while deletions can still free some.
 #[test]
 fn a_reserve_that_cannot_grow_makes_the_store_full() {
-    for seed in 0..2 {
+    for seed in seeds(2) {
         let ran = world(seed).run(async |engine| {
             let (store, mut model) = (open(&engine).await, Model::default());
             let keyspace = store.default_keyspace();
@@ -431,7 +436,7 @@ fn who_waits_when_the_store_becomes_full_hears_of_it() {
 /// removal.
 #[test]
 fn work_that_finds_no_space_leaves_no_files() {
-    for seed in 0..4 {
+    for seed in seeds(4) {
         let ran = world(seed).run(async |engine| {
             let (store, mut model) = (open(&engine).await, Model::default());
             let keyspace = store.default_keyspace();
@@ -723,7 +728,8 @@ fn deletions_go_before_the_files_that_a_full_store_cannot_empty() {
 #[test]
 fn a_full_store_whose_values_are_overwritten_takes_puts_again() {
     let mut refused = 0;
-    for (seed, free) in [(0, 64), (1, 192), (2, 320)] {
+    for seed in seeds(3) {
+        let free = [64, 192, 320][(seed % 3) as usize];
         let ran = world(seed).run(async |engine| {
             let options = options().memtable_bytes(256 << 10).separation_bytes(1_500);
             let store = Store::open(&engine, DIR, options).await.expect("a store");
@@ -763,7 +769,7 @@ fn a_full_store_whose_values_are_overwritten_takes_puts_again() {
 /// A full store that is left alone moves its keys down also where that frees nothing, and keeps the space for its deletions.
 #[test]
 fn a_full_store_of_separated_values_comes_to_rest_and_is_emptied_afterwards() {
-    for seed in 0..3 {
+    for seed in seeds(3) {
         let ran = world(seed).run(async |engine| {
             let options = options().memtable_bytes(256 << 10).separation_bytes(1_500);
             let store = Store::open(&engine, DIR, options).await.expect("a store");
@@ -850,7 +856,7 @@ fn a_full_store_leaves_values_of_an_earlier_separation_where_they_are() {
 /// Regression: of a full store a whole compaction returned while tables that it had made itself lay above the last level.
 #[test]
 fn a_whole_compaction_of_a_full_store_leaves_nothing_above_the_last_level() {
-    for seed in 0..3 {
+    for seed in seeds(3) {
         let ran = world(seed).run(async |engine| {
             let (store, mut model) = (open(&engine).await, Model::default());
             let (keyspace, mut refused) = (store.default_keyspace(), 0);

@@ -5,7 +5,7 @@ use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{Profile, World};
 
 use crate::common;
-use crate::full::{FILLER, pause, table_files, take_all_but};
+use crate::full::{FILLER, pause, seeds, table_files, take_all_but};
 
 const DIR: &str = "/disk/store";
 /// Refusals of one call, a tenth of a second apart, before the store counts as stuck.
@@ -43,7 +43,11 @@ async fn until_taken(store: &Store, mut call: impl AsyncFnMut() -> forebay_kv::R
 /// On a full disk a store with short entries in many keyspaces found no space for its flush, and stayed full whatever was deleted.
 #[test]
 fn a_full_store_of_many_keyspaces_is_flushed_and_emptied() {
-    let ran = world(3).run(async |engine| {
+    seeds(1).for_each(|seed| flush_and_empty_many_keyspaces(3 + seed));
+}
+
+fn flush_and_empty_many_keyspaces(seed: u64) {
+    let ran = world(seed).run(async |engine| {
         let (store, keyspaces) = open(&engine, options(), 150).await;
         for keyspace in &keyspaces {
             keyspace.put("key", "value").await.expect("there is space");
@@ -68,7 +72,7 @@ fn a_full_store_of_many_keyspaces_is_flushed_and_emptied() {
         until_taken(&store, async || keyspaces[0].put("again", "1").await).await;
         store.close().await.unwrap();
     });
-    ran.unwrap_or_else(|failure| panic!("{failure}"));
+    ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
 }
 
 /// Story: a full store took one batch of deletes in any number of keyspaces. Its flush then found no space for their tables, and with

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{self, random};
-use crate::full::{FILLER, pause, table_files, take_all_but};
+use crate::full::{FILLER, pause, seeds, table_files, take_all_but};
 use forebay::Engine;
 use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{MetadataOrder, Profile, World};
@@ -206,7 +206,7 @@ fn rounds(shape: Shape, seed: u64) {
     let (mut life, mut least, mut most) = (Life::new(shape), usize::MAX, 0);
     for number in 0..ROUNDS {
         let ran = world.run(async |engine| round(&mut life, &engine, number).await);
-        let keys = ran.unwrap_or_else(|failure| panic!("{shape:?}, round {number}: {failure}"));
+        let keys = ran.unwrap_or_else(|failure| panic!("{shape:?}, seed {seed}, round {number}: {failure}"));
         if number % 2 == 0 {
             (least, most) = (least.min(keys), most.max(keys));
         }
@@ -217,17 +217,17 @@ fn rounds(shape: Shape, seed: u64) {
 
 #[test]
 fn a_store_is_filled_and_emptied_again_and_again() {
-    rounds(Shape::Plain, 0);
+    seeds(1).for_each(|seed| rounds(Shape::Plain, seed));
 }
 
 #[test]
 fn a_store_with_separated_values_is_filled_and_emptied_again_and_again() {
-    rounds(Shape::Separated, 1);
+    seeds(1).for_each(|seed| rounds(Shape::Separated, 1 + seed));
 }
 
 #[test]
 fn a_store_of_three_keyspaces_is_filled_and_emptied_again_and_again() {
-    rounds(Shape::ThreeKeyspaces, 2);
+    seeds(1).for_each(|seed| rounds(Shape::ThreeKeyspaces, 2 + seed));
 }
 
 /// Regression: each delete needs a page of the log, which used the space of the reserve for its next segments. The flush of the
@@ -243,7 +243,7 @@ fn the_log_of_a_full_store_leaves_space_for_the_flush_of_its_deletes() {
 /// The log failed, and the store was read-only.
 #[test]
 fn what_is_queued_when_the_disk_is_full_is_written() {
-    for seed in 0..4 {
+    for seed in seeds(4) {
         let ran = world(seed).run(async |engine| {
             let options = common::options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10);
             let options = options.reserve_bytes(0).store_id(9).clock(|| 1_000_000);
@@ -285,7 +285,11 @@ fn a_full_store_survives_power_cuts_and_is_emptied() {
     // Regression: with seeds 0 and 7 the state ended before a compaction that copied values, and took the space for their deletions.
     let separated = [0, 2, 7, 17].map(|seed| (seed, Shape::Separated));
     let lives = [(1, Shape::Plain), (3, Shape::ThreeKeyspaces)].into_iter().chain(separated);
-    for (seed, shape) in lives {
+    let others = seeds(3).skip(3).map(|seed| {
+        let shape = [Shape::Plain, Shape::Separated, Shape::ThreeKeyspaces][(seed % 3) as usize];
+        (100 + seed, shape)
+    });
+    for (seed, shape) in lives.chain(others) {
         let mut world = world(seed);
         let mut life = Life::new(shape);
         let mut cuts = 0;
@@ -308,7 +312,7 @@ fn a_full_store_survives_power_cuts_and_is_emptied() {
             match ran {
                 Ok(()) => {}
                 Err(failure) if may_cut && failure.is_power_cut() => cuts += 1,
-                Err(failure) => panic!("{shape:?}, life {number}: {failure}"),
+                Err(failure) => panic!("{shape:?}, seed {seed}, life {number}: {failure}"),
             }
             world.power_cut();
             world.reboot();
