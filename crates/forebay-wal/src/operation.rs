@@ -26,8 +26,11 @@ enum Stage {
     /// The value is queued, and completes as others do unless the log was broken on purpose.
     Value(Ticket),
     Refused(Error),
-    /// Waits for room for a record of so many bytes.
-    Room(usize),
+    /// Waits for room for a record of so many bytes; `id` is the number of its entry, once it waits.
+    Room {
+        bytes: usize,
+        id: Option<u64>,
+    },
     /// Waits for a record; `id` is the number of its entry, once it waits.
     Record {
         lsn: u64,
@@ -55,7 +58,7 @@ impl LogOperation {
 
     /// A wait for room.
     pub(crate) fn room(shared: &Arc<Queue>, bytes: usize) -> LogOperation {
-        LogOperation::new(shared, Stage::Room(bytes))
+        LogOperation::new(shared, Stage::Room { bytes, id: None })
     }
 
     /// A wait for a record.
@@ -97,7 +100,7 @@ impl Future for LogOperation {
             Stage::Value(_) if forebay::_is_broken!(ValueAcknowledgedEarly) => Poll::Ready(Ok(())),
             Stage::Queued(ticket) | Stage::Value(ticket) => shared.poll_done(ticket, context.waker()),
             Stage::Refused(error) => Poll::Ready(Err(error.clone())),
-            Stage::Room(bytes) => shared.poll_room(*bytes, context.waker()),
+            Stage::Room { bytes, id } => shared.poll_room(*bytes, id, context.waker()),
             Stage::Record { lsn, is_durable, id } => {
                 shared.poll_reached(*lsn, *is_durable, id, context.waker())
             }
@@ -108,8 +111,10 @@ impl Future for LogOperation {
 
 impl Drop for LogOperation {
     fn drop(&mut self) {
-        if let Stage::Record { lsn, is_durable, id: Some(id) } = self.stage {
-            self.shared.leave_watch(lsn, is_durable, id);
+        match self.stage {
+            Stage::Room { id: Some(id), .. } => self.shared.leave_room(id),
+            Stage::Record { lsn, is_durable, id: Some(id) } => self.shared.leave_watch(lsn, is_durable, id),
+            _ => {}
         }
     }
 }

@@ -113,8 +113,8 @@ pub(crate) struct QueueState {
     pending: usize,
     /// Appends that wait for room.
     line: Line,
-    /// Wakers of waits for room without a place in that line; all of them are woken when space may be free.
-    watchers: Vec<Waker>,
+    /// Waits for room without a place in that line, each with record 0; all of them are woken when space may be free.
+    watchers: Watch,
     /// Waker of the log's task, while it waits for work; see [`duty`].
     writer: Option<Waker>,
     /// The last groups that had one append each, without one that had more.
@@ -205,7 +205,7 @@ impl Queue {
                 holes: index.holes().to_vec(),
                 pending: 0,
                 line: Line::default(),
-                watchers: Vec::new(),
+                watchers: Watch::default(),
                 writer: None,
                 lone_groups: 0,
                 failed: None,
@@ -375,7 +375,7 @@ impl Queue {
             let mut state = self.lock();
             let state = &mut *state;
             state.line.call(&self.limits, state.pending, self.engine.now_ns(), &mut woken);
-            woken.append(&mut state.watchers);
+            woken.extend(state.watchers.clear());
         }
         wake_all(woken);
     }
@@ -436,7 +436,7 @@ impl Queue {
                 state.line.is_kept(state.pending),
                 "a waiter that is neither called nor passed waits for bytes, or for one that is called"
             );
-            (std::mem::take(&mut state.watchers), reached, gone)
+            (state.watchers.clear(), reached, gone)
         };
         wake_all(woken.drain(..).chain(watchers).chain(reached));
         gone

@@ -19,7 +19,7 @@ impl Queue {
             let state = &mut *state;
             state.closing = true;
             // Waiters for room find the log closed.
-            let watchers = std::mem::take(&mut state.watchers);
+            let watchers = state.watchers.clear();
             let room = state.line.clear().chain(watchers);
             // Those that wait for records which are queued wait again.
             let followers = state.queued_watch.clear().chain(state.durable_watch.clear());
@@ -60,7 +60,7 @@ impl Queue {
             state.free.clear();
             state.pending = 0;
             wakers.extend(state.line.clear());
-            wakers.append(&mut state.watchers);
+            wakers.extend(state.watchers.clear());
             wakers.append(&mut state.readers);
             wakers.extend(state.queued_watch.clear());
             wakers.extend(state.durable_watch.clear());

@@ -141,7 +141,7 @@ impl Queue {
         let writer = state.writer_for(self, duty.filter(|_| pushed.is_ok()));
         if pushed.is_err() {
             state.pending = state.pending.saturating_sub(framed);
-            woken.append(&mut state.watchers);
+            woken.extend(state.watchers.clear());
         }
         state.call(self, &mut woken);
         drop(locked);
@@ -168,14 +168,14 @@ impl Queue {
                 let state = &mut *locked;
                 state.line.leave(place);
                 state.call(self, &mut woken);
-                woken.append(&mut state.watchers);
+                woken.extend(state.watchers.clear());
             }
             wake_all(woken);
         }
     }
 
-    /// Completes if a record of `bytes` would be accepted now; otherwise keeps `waker`.
-    pub(crate) fn poll_room(&self, bytes: usize, waker: &Waker) -> Poll<Result<()>> {
+    /// Completes if a record of `bytes` would be accepted now; otherwise keeps `waker`. `id` is the waiter's number.
+    pub(crate) fn poll_room(&self, bytes: usize, id: &mut Option<u64>, waker: &Waker) -> Poll<Result<()>> {
         let framed = bytes.saturating_add(crate::format::RECORD_HEADER_BYTES);
         let mut state = self.lock();
         if let Err(error) = state.check() {
@@ -184,13 +184,16 @@ impl Queue {
         if state.line.is_turn(&self.limits, state.pending, framed, Asker::Tries) {
             return Poll::Ready(Ok(()));
         }
-        if !state.watchers.iter().any(|known| known.will_wake(waker)) {
-            state.watchers.push(waker.clone());
-        }
+        state.watchers.wait(0, id, waker);
         let writer = state.end_deferral();
         drop(state);
         wake_all(writer);
         Poll::Pending
+    }
+
+    /// Forgets a waiter for room.
+    pub(crate) fn leave_room(&self, id: u64) {
+        self.lock().watchers.leave(0, id);
     }
 
     /// Returns a ticket that completes once everything queued before is durable.

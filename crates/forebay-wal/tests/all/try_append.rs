@@ -80,3 +80,42 @@ fn many_threads_that_try_all_come_to_their_turn() {
     });
     assert_eq!(wal.durable_lsn(), Lsn(400));
 }
+
+/// Appends a record as soon as it is accepted, and returns its number once it is durable.
+async fn append_in_room(wal: &Wal, number: u64) -> u64 {
+    let record = record(number);
+    loop {
+        match wal.try_append(&record).unwrap() {
+            Some(appended) => return appended.await.unwrap().0,
+            None => wal.room(record.len()).await.unwrap(),
+        }
+    }
+}
+
+/// Story: each wait for room looked through all others whenever it was polled, and all are polled after each group: the time of a
+/// program with ten thousand of them grew with the square of their number.
+#[test]
+fn thousands_of_tasks_wait_for_room_together() {
+    const TASKS: u64 = 2_000;
+    let (engine, dir) = (engine(), dir());
+    let options = options().segment_bytes(1 << 20).pending_bytes_max(4_000);
+    let (wal, _) = Wal::open(&engine, dir.path(), options).wait().unwrap();
+    let all = (1..=TASKS).map(|number| append_in_room(&wal, number));
+    let mut lsns = futures::executor::block_on(futures::future::join_all(all));
+    lsns.sort_unstable();
+    assert!(lsns.into_iter().eq(1..=TASKS), "each has another number");
+    // Those that are dropped leave the others their wake-up.
+    drop(wal.try_append(&[1; 3_900]).unwrap().expect("nothing is pending"));
+    let mut waits: Vec<_> = (0..100).map(|_| wal.room(3_900)).collect();
+    let left = futures::executor::block_on(async {
+        for wait in &mut waits {
+            let _ = futures::poll!(wait);
+        }
+        waits.split_off(50)
+    });
+    drop(waits);
+    for wait in left {
+        wait.wait().unwrap();
+    }
+    wal.close().wait().unwrap();
+}
