@@ -183,6 +183,11 @@ impl Gate {
 }
 
 impl GateState {
+    /// Returns the index of a place in the line, in which numbers ascend: ten thousand writers may wait.
+    fn index_of(&self, number: u64) -> Option<usize> {
+        self.line.binary_search_by_key(&number, |(number, _)| *number).ok()
+    }
+
     /// Returns how much of a flush is done, from 0 to 1.
     fn part(&self, flush: &Flush, now_ns: u64) -> f64 {
         let both = self.body_ns + self.end_ns;
@@ -209,12 +214,11 @@ impl GatePosition<'_> {
         poll_fn(|context| {
             let is_first = {
                 let mut state = self.gate.lock();
-                let mut places = state.line.iter_mut().enumerate();
-                let mine = places.find(|(_, (number, _))| *number == self.number);
-                mine.is_some_and(|(at, (_, waker))| {
+                let index = state.index_of(self.number);
+                if let Some((_, waker)) = index.and_then(|index| state.line.get_mut(index)) {
                     *waker = Some(context.waker().clone());
-                    at == 0
-                })
+                }
+                index == Some(0)
             };
             // A change before the waker was stored is seen here; a later change wakes.
             check(is_first).map_or(Poll::Pending, Poll::Ready)
@@ -227,7 +231,9 @@ impl Drop for GatePosition<'_> {
     fn drop(&mut self) {
         {
             let mut state = self.gate.lock();
-            state.line.retain(|(number, _)| *number != self.number);
+            if let Some(index) = state.index_of(self.number) {
+                state.line.remove(index);
+            }
             self.gate.waiting.store(state.line.len(), Ordering::Release);
         }
         self.gate.notify();

@@ -358,3 +358,20 @@ fn an_engine_that_ends_leaves_nobody_waiting_and_nothing_is_lost() {
         assert!(keyspace.put("late", "x").wait().is_err());
     }
 }
+
+/// Story: each write that waited for memory, for the log or for compaction looked through all others whenever it was polled: the time
+/// of ten thousand puts at once grew with the square of their number.
+#[test]
+fn ten_thousand_puts_wait_together() {
+    const PUTS: u64 = 10_000;
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    let puts = (0..PUTS).map(|number| keyspace.put(key(number), number.to_le_bytes()));
+    let done = futures::executor::block_on(futures::future::join_all(puts));
+    done.into_iter().for_each(|done| done.unwrap());
+    for number in 0..PUTS {
+        assert_eq!(get(&keyspace, &key(number)), Some(number.to_le_bytes().to_vec()), "{number}");
+    }
+    store.close().wait().unwrap();
+}
