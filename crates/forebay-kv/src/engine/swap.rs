@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::commit::{Ready, Verdict};
 use super::shared::{Commit, StoreCore};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::value::Value;
 use crate::view::View;
 
@@ -72,6 +72,9 @@ fn newest_lsn(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<u64> {
 async fn look(shared: &Arc<StoreCore>, keyspace: u32, key: &[u8]) -> Result<NewestVersion> {
     let (view, upto, loads): (Arc<View>, u64, u64) = {
         let (_turn, commit) = shared.lock_inserted();
+        if commit.version.is_dropped(keyspace) {
+            return Err(Error::dropped_keyspace());
+        }
         let upto = commit.last;
         let newest = commit.memtables().find_map(|memtables| memtables.get(keyspace, key, u64::MAX));
         if let Some(found) = newest {

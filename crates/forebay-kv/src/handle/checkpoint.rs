@@ -132,6 +132,9 @@ impl<'a> Checkpoint<'a> {
     }
 
     async fn values(&self, view: &View, keyspace: u32, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
+        if view.version.is_dropped(keyspace) {
+            return Err(Error::dropped_keyspace());
+        }
         let mut values = Vec::with_capacity(keys.len());
         for key in keys {
             // A value that no table of this view has is not in the checkpoint.

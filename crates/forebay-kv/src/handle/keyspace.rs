@@ -335,7 +335,12 @@ impl Keyspace {
     /// ```
     pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Pending<'_, ()> {
         let (shared, bounds) = (&self.handle.shared, Bounds::of(&range));
-        Pending::new(&shared.engine, compact::range(shared, self.id, bounds))
+        Pending::new(&shared.engine, async move {
+            if shared.with_view(|view| view.version.is_dropped(self.id)) {
+                return Err(Error::dropped_keyspace());
+            }
+            compact::range(shared, self.id, bounds).await
+        })
     }
 
     /// Sets a key's value; durable when it returns.

@@ -192,6 +192,30 @@ fn a_dropped_keyspace_is_gone_and_its_name_begins_anew() {
     store.close().wait().unwrap();
 }
 
+/// Story: three calls on a handle of a dropped keyspace took it for an empty one: a swap of a value that the key does not have, a
+/// compaction, and a checkpoint that returns values.
+#[test]
+fn no_call_takes_a_dropped_keyspace_for_an_empty_one() {
+    let (engine, dir, beside) = (engine(), dir(), dir());
+    let store = open(&engine, &dir);
+    let users = store.keyspace("users").wait().unwrap();
+    users.put("a", "1").wait().unwrap();
+    store.drop_keyspace("users").wait().unwrap();
+    let copy = beside.path().join("copy");
+    let errors = [
+        users.compare_and_set("a", Some(b"1"), None).wait().unwrap_err(),
+        users.compact::<&str>(..).wait().unwrap_err(),
+        store.checkpoint_and_get(&copy, &users, ["a"]).wait().unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    }
+    assert!(!copy.exists());
+    store.checkpoint(&copy).wait().unwrap();
+    store.compact().wait().unwrap();
+    store.close().wait().unwrap();
+}
+
 /// Records of a dropped keyspace that are still in the log when the process dies are skipped, not damage.
 #[test]
 fn records_of_a_dropped_keyspace_do_not_come_back() {
