@@ -158,6 +158,8 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
         "group_bytes_max must be at least 4,096"
     } else if options.pending_bytes_max == 0 || options.record_bytes_max == 0 {
         "pending_bytes_max and record_bytes_max must be at least 1"
+    } else if options.first_lsn.0 == u64::MAX {
+        "first_lsn must be below 18446744073709551615: no record can have that number"
     } else if options.read_only && options.salvage {
         "salvage writes, and read_only forbids that: choose one of the two"
     } else if options.shard >= engine.shard_count() {

@@ -225,7 +225,7 @@ impl Options {
         self
     }
 
-    /// Sets the LSN of a new log's first record, such as 0; an existing log keeps its numbers. Default: 1.
+    /// Sets the LSN of a new log's first record, such as 0; an existing log keeps its numbers. At most `u64::MAX - 1`. Default: 1.
     ///
     /// [`Wal::next_lsn`](crate::Wal::next_lsn) distinguishes an empty log from a log with one record when the first LSN is 0.
     pub fn first_lsn(mut self, lsn: Lsn) -> Options {

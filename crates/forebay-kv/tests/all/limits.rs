@@ -7,13 +7,14 @@ use forebay_kv::{ErrorKind, Options, Store};
 #[test]
 fn every_number_of_the_options_works_or_is_refused_with_a_sentence() {
     type Set = fn(Options, u64) -> Options;
-    let settings: [(&str, Set); 8] = [
+    let settings: [(&str, Set); 9] = [
         ("memory_bytes_max", |options, n| options.memory_bytes_max(n)),
         ("pinned_bytes", |options, n| options.pinned_bytes(n)),
         ("memtable_bytes", |options, n| options.memtable_bytes(n)),
         ("log_segment_bytes", |options, n| options.log_segment_bytes(n)),
         ("reserve_bytes", |options, n| options.reserve_bytes(n)),
         ("leaf_bytes", |options, n| options.leaf_bytes(u32::try_from(n).unwrap_or(u32::MAX))),
+        ("separation_bytes", |options, n| options.separation_bytes(u32::try_from(n).unwrap_or(u32::MAX))),
         ("shard", |options, n| options.shard(n as usize)),
         ("store_id", |options, n| options.store_id(n)),
     ];
