@@ -149,7 +149,6 @@ impl Line {
         std::mem::take(&mut self.waiters).into_iter().map(|waiter| waiter.waker)
     }
 
-    /// Returns the index of a place in the line, in which places ascend.
     /// Returns whether this type's invariant holds.
     pub(super) fn is_kept(&self, pending: usize) -> bool {
         let is = |state: fn(&WaiterState) -> bool| self.waiters.iter().any(|waiter| state(&waiter.state));
@@ -158,6 +157,7 @@ impl Line {
             || !is(|state| *state == WaiterState::Waits)
     }
 
+    /// Returns the index of a place in the line, in which places ascend.
     fn index_of(&self, place: u64) -> usize {
         self.waiters.partition_point(|waiter| waiter.place < place)
     }
