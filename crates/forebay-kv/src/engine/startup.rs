@@ -278,7 +278,7 @@ impl Scene {
                 return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
             }
             let pin_filter = pins_filter(usize::from(*level), &self.options);
-            named.push((meta, OpenHow { class, pin_filter }));
+            named.push((&**meta, OpenHow { class, pin_filter }));
         }
         if let Some(home) = &home {
             let mut files = Files::new(&self.engine, home, &cache, &self.files).kept(&state.kept);

@@ -1,6 +1,7 @@
 //! The state of a store: the sum of all edits so far.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use forebay_wal::End;
 
@@ -8,7 +9,8 @@ use super::edit::Edit;
 use super::version::LEVELS;
 use crate::table::TableMeta;
 
-/// The tables and keyspaces of a store, and the bounds of its log.
+/// The tables and keyspaces of a store, and the bounds of its log. Each edit is applied to a copy, which shares names and tables: of
+/// both there may be tens of thousands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ManifestState {
     /// Number that distinguishes this store from others; 0 before the first edit.
@@ -18,13 +20,13 @@ pub(crate) struct ManifestState {
     pub(crate) log_start: u64,
     /// Durable end of the log; `None` before the first edit that records it.
     pub(crate) log_end: Option<End>,
-    pub(crate) keyspaces: BTreeMap<u32, String>,
+    pub(crate) keyspaces: BTreeMap<u32, Arc<str>>,
     /// The number of the next keyspace: those below it that are not in `keyspaces` were dropped.
     pub(crate) next_keyspace: u32,
     /// Those of `keyspaces` whose entries are not in the log.
     pub(crate) unlogged: BTreeSet<u32>,
     /// Level and metadata of each table, by its number.
-    pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
+    pub(crate) tables: BTreeMap<u32, (u8, Arc<TableMeta>)>,
     /// The lengths of the files that have long values of these tables and no keys any more, by number.
     pub(crate) kept: BTreeMap<u32, u64>,
 }
@@ -49,11 +51,11 @@ impl ManifestState {
             return Err("it changes a store that no edit before it created");
         }
         for (id, name) in &edit.keyspaces {
-            let known = self.keyspaces.contains_key(id) || self.keyspaces.values().any(|known| known == name);
-            if known || name.is_empty() {
+            let is_taken = self.keyspaces.values().any(|known| **known == **name);
+            if is_taken || self.keyspaces.contains_key(id) || name.is_empty() {
                 return Err("it adds a keyspace that exists, or one without a name");
             }
-            self.keyspaces.insert(*id, name.clone());
+            self.keyspaces.insert(*id, Arc::from(name.as_str()));
             self.next_keyspace = self.next_keyspace.max(id.saturating_add(1));
         }
         self.next_keyspace = self.next_keyspace.max(edit.next_keyspace);
@@ -84,7 +86,7 @@ impl ManifestState {
             if table.smallest > table.largest {
                 return Err("it adds a table whose smallest key is above its largest");
             }
-            if self.tables.insert(table.id, (*level, table.clone())).is_some() {
+            if self.tables.insert(table.id, (*level, Arc::new(table.clone()))).is_some() {
                 return Err("it adds a table that exists");
             }
             self.next_table = self.next_table.max(table.id.saturating_add(1));
@@ -136,9 +138,9 @@ impl ManifestState {
             next_table: self.next_table,
             log_start: Some(self.log_start),
             log_end: self.log_end,
-            keyspaces: self.keyspaces.iter().map(|(id, name)| (*id, name.clone())).collect(),
+            keyspaces: self.keyspaces.iter().map(|(id, name)| (*id, name.to_string())).collect(),
             removed: Vec::new(),
-            added: self.tables.values().cloned().collect(),
+            added: self.tables.values().map(|(level, table)| (*level, TableMeta::clone(table))).collect(),
             kept: self.kept.clone(),
         }
     }

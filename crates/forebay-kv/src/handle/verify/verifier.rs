@@ -220,7 +220,7 @@ impl<P: FnMut(u64, u64)> Verifier<P> {
         };
         let engine = self.engine.clone();
         let files = || Files::new(&engine, &home, &cache, &open_files).kept(&state.kept);
-        let metas: Vec<&TableMeta> = state.tables.values().map(|(_, meta)| meta).collect();
+        let metas: Vec<&TableMeta> = state.tables.values().map(|(_, meta)| &**meta).collect();
         for some in metas.chunks(opened_at_once(&open_files)) {
             let opens: Vec<_> = some.iter().map(|meta| Box::pin(open(files(), meta))).collect();
             for (meta, opened) in some.iter().zip(all(opens).await) {
