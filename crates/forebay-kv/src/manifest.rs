@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay::{Class, Dir, Engine};
+use forebay::{Class, Dir, Engine, Open};
 use forebay_wal::{End, Lsn, Recovery, Wal};
 
 use crate::async_mutex::AsyncMutex;
@@ -29,6 +29,8 @@ const EDITS_MAX: u64 = 256;
 const EDITS_MIN: u64 = 32;
 /// Bytes kept free in the last segment while the disk has no space for another: with less, no flush or compaction starts.
 const ROOM_MIN: u64 = 64 << 10;
+/// The file with which the space for a long edit is looked for.
+const ROOM: &str = "room.new";
 /// How often an edit waits for I/O memory, or the flush of a close for a descriptor, and how long each time: ten seconds together, as
 /// the logs do.
 const PAUSES_MAX: u32 = 100;
@@ -54,6 +56,9 @@ impl Patience {
 #[derive(Debug)]
 pub(crate) struct Manifest {
     dir: PathBuf,
+    /// The directory, wherever it is now.
+    home: Dir,
+    shard: usize,
     wal: Wal,
     /// Serializes the edits.
     turn: AsyncMutex,
@@ -161,6 +166,8 @@ impl Manifest {
         let inner = Inner { state: replay.state, edits: replay.edits };
         let manifest = Manifest {
             dir: dir.path().to_path_buf(),
+            home: dir.clone(),
+            shard: how.shard,
             wal,
             turn: AsyncMutex::default(),
             inner: Mutex::new(inner),
@@ -208,7 +215,7 @@ impl Manifest {
             inner.edits += 1;
             inner.edits
         };
-        if edits >= EDITS_MAX && self.has_room_for_state() {
+        if edits >= EDITS_MAX && self.has_room_for_state().await {
             self.write_down().await?;
         }
         Ok(())
@@ -238,22 +245,55 @@ impl Manifest {
 
     /// Fails if the log has no space for another segment and little of the last is left for edits.
     pub(crate) fn check_room(&self) -> Result<()> {
-        self.check_room_for(&Edit::default())
+        self.no_space().filter(|_| self.room() < ROOM_MIN).map_or(Ok(()), Err)
     }
 
     /// As [`check_room`](Self::check_room), for an edit that may be a long one: a log without space fails for good.
-    pub(crate) fn check_room_for(&self, edit: &Edit) -> Result<()> {
-        let Some(error) = self.no_space() else { return Ok(()) };
+    pub(crate) async fn check_room_for(&self, edit: &Edit) -> Result<()> {
         let bytes = edit.encode().len() as u64;
+        let _turn = self.turn.take().await;
         // Each of its records is padded.
-        let needed = ROOM_MIN.max(bytes + bytes / 8 + ROOM_MIN / 2);
-        if self.room() < needed { Err(error) } else { Ok(()) }
+        self.check_bytes(ROOM_MIN.max(bytes + bytes / 8 + ROOM_MIN / 2)).await
     }
 
     /// Returns whether the whole state can be written. Without space for the next segment it must fit into one that is there.
-    fn has_room_for_state(&self) -> bool {
-        let needed = || 2 * self.with(ManifestState::to_edit).encode().len() as u64 + ROOM_MIN / 2;
-        self.no_space().is_none() || self.room() > needed()
+    async fn has_room_for_state(&self) -> bool {
+        let bytes = self.with(ManifestState::to_edit).encode().len() as u64;
+        self.check_bytes(2 * bytes + ROOM_MIN / 2).await.is_ok()
+    }
+
+    /// Fails without space for so many bytes of records. More than fit into a segment that is there need further segments, each of
+    /// which may find none: the log would fail between two records. In the turn.
+    async fn check_bytes(&self, bytes: u64) -> Result<()> {
+        if bytes <= self.room() {
+            return Ok(());
+        }
+        match self.no_space() {
+            Some(error) => Err(error),
+            // The next segment is on its way.
+            None if bytes <= ROOM_MIN => Ok(()),
+            None => self.look_for_space(bytes).await,
+        }
+    }
+
+    /// Fails if the disk has no space for so many bytes.
+    async fn look_for_space(&self, bytes: u64) -> Result<()> {
+        // Left over from a crash.
+        let _ = self.home.remove_file(ROOM).await;
+        let open = Open::create_new().buffered().shard(self.shard);
+        let file = match self.home.open(ROOM, open).await {
+            Err(error) if error.kind() == forebay::ErrorKind::NoSpace => return Err(error.into()),
+            Err(_) => return Ok(()),
+            Ok(file) => file,
+        };
+        let allocated = file.allocate(0..bytes).await;
+        let closed = file.close().await;
+        let _ = self.home.remove_file(ROOM).await;
+        match allocated.and(closed) {
+            Err(error) if error.kind() == forebay::ErrorKind::NoSpace => Err(error.into()),
+            // Where space cannot be allocated, only the edit shows.
+            _ => Ok(()),
+        }
     }
 
     /// Writes the whole state sooner than usual, which frees earlier segments for reuse or removal.
@@ -261,7 +301,7 @@ impl Manifest {
         let _turn = self.turn.take().await;
         let least = if self.no_space().is_some() { EDITS_MIN / 4 } else { EDITS_MIN };
         let is_worth_it = self.lock().edits >= least;
-        if is_worth_it && self.has_room_for_state() { self.write_down().await } else { Ok(()) }
+        if is_worth_it && self.has_room_for_state().await { self.write_down().await } else { Ok(()) }
     }
 
     /// Writes the whole state and drops the records before it.

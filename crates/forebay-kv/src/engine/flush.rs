@@ -189,7 +189,7 @@ async fn flush(shared: &Arc<StoreCore>, memtables: &Memtables) -> Result<()> {
         added: metas.iter().map(|meta| (0, meta.clone())).collect(),
         ..Edit::default()
     };
-    if let Err(error) = shared.manifest.check_room_for(&edit) {
+    if let Err(error) = shared.manifest.check_room_for(&edit).await {
         abandon(shared, &metas).await;
         return Err(error);
     }

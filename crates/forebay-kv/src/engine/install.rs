@@ -114,7 +114,7 @@ async fn place(
             added: part.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
             ..Edit::default()
         };
-        shared.manifest.check_room_for(&edit)?;
+        shared.manifest.check_room_for(&edit).await?;
         // The manifest may name the files even if the edit fails, so they are kept.
         unnamed.clear();
         let shown = |commit: &mut Commit| {

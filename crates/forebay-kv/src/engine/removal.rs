@@ -85,7 +85,7 @@ async fn cut(
         added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
         ..Edit::default()
     };
-    shared.manifest.check_room_for(&edit)?;
+    shared.manifest.check_room_for(&edit).await?;
     // The manifest may name the files even if the edit fails.
     outputs.iter_mut().for_each(|output| drop(output.keep()));
     shared.edit(&edit, &added, |commit| shared.touch(commit, [(keyspace, bounds.clone())])).await
@@ -145,7 +145,7 @@ pub(crate) async fn keyspace(shared: &Arc<StoreCore>, name: &str) -> Result<()> 
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?} to drop")));
         };
         let edit = Edit { removed, dropped: vec![id], ..Edit::default() };
-        let room = shared.manifest.check_room_for(&edit);
+        let room = shared.manifest.check_room_for(&edit).await;
         room.map_err(|error| shared.full.why().unwrap_or(error))?;
         shared.edit(&edit, &[], |commit| shared.touch(commit, [(id, Bounds::ALL)])).await
     })

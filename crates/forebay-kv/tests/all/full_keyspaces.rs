@@ -178,3 +178,37 @@ fn a_long_job_without_space_keeps_no_short_one_from_freeing_some() {
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
+
+/// Story: the edit of a flush names the first and the last key of each table, and with keys of 16 KiB in 24 keyspaces it is longer than
+/// three segments of the manifest's log. Where the disk had space for the tables and not for the next segments, the log failed between
+/// two records, and the store was read-only.
+#[test]
+fn a_flush_whose_edit_finds_no_space_is_made_later() {
+    const KEYSPACES: usize = 24;
+    let key = |number: usize| vec![number as u8 + 1; 16 << 10];
+    for free_kib in (512..2_048).step_by(128) {
+        let disk = Profile::nand().at("/disk").capacity(8 << 20);
+        let ran = World::new(free_kib).disk(disk).run(async |engine| {
+            let options = options().memtable_bytes(512 << 10).reserve_bytes(0);
+            let (store, keyspaces) = open(&engine, options, KEYSPACES).await;
+            for (number, keyspace) in keyspaces.iter().enumerate() {
+                keyspace.put(key(number), "value").await.expect("there is space");
+            }
+            // The logs make their next segments in the background.
+            pause(2_000).await;
+            take_all_but(&engine, free_kib << 10).await;
+            if let Err(error) = store.flush().await {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            }
+            assert!(store.stats().failed.is_none(), "{:?}", store.stats());
+            engine.remove_file(FILLER).await.unwrap();
+            until_taken(&store, async || store.flush().await).await;
+            for (number, keyspace) in keyspaces.iter().enumerate() {
+                let found = keyspace.get(&key(number)).await.expect("a read");
+                assert_eq!(found.as_deref(), Some(&b"value"[..]));
+            }
+            store.close().await.unwrap();
+        });
+        ran.unwrap_or_else(|failure| panic!("{free_kib} KiB: {failure}"));
+    }
+}

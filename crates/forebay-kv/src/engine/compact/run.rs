@@ -60,7 +60,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
             added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
             ..Edit::default()
         };
-        shared.manifest.check_room_for(&edit)?;
+        shared.manifest.check_room_for(&edit).await?;
         shared.edit(&edit, &added, |_| ()).await?;
         shared.counters.moved.fetch_add(added.len() as u64, Ordering::Relaxed);
         return Ok(true);
@@ -163,7 +163,7 @@ async fn part(
         added: written.iter().map(|meta| (job.target as u8, meta.clone())).collect(),
         ..Edit::default()
     };
-    if let Err(error) = shared.manifest.check_room_for(&edit) {
+    if let Err(error) = shared.manifest.check_room_for(&edit).await {
         abandon(shared, outputs).await;
         return Err(error);
     }
