@@ -25,7 +25,8 @@ struct OpenName {
 pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut settings: Vec<(String, String)> = Vec::new();
     let mut open: Option<OpenName> = None;
-    for (number, line) in text.lines().enumerate() {
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
         let failed = |why: &str| format!("line {}: {why}", number + 1);
         let line = without_comment(line).trim_end();
         let content = line.trim_start_matches(' ');
@@ -75,7 +76,12 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
         }
         match value.strip_prefix('[') {
             Some(list) => {
-                let list = list.strip_suffix(']').ok_or_else(|| failed("a list ends in its line"))?;
+                let mut list = list.to_owned();
+                while !list.ends_with(']') {
+                    let (_, more) = lines.next().ok_or_else(|| failed("the list has no end"))?;
+                    list = format!("{list} {}", without_comment(more).trim());
+                }
+                list.pop();
                 for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
                     add(&mut settings, &flag, &scalar(item).map_err(|why| failed(&why))?);
                 }

@@ -481,6 +481,22 @@ wal-dir: Null
     }
 }
 
+/// Story: an operator started with etcd's own sample, of which docs say that it is understood. It has the suites in a list of several
+/// lines, and was refused: `a list ends in its line`.
+#[test]
+fn a_list_of_a_file_has_any_number_of_lines() {
+    let suites = "cipher-suites: [\n  TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,  # fast\n\n  \
+                  'TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384'\n]\n";
+    for text in [suites.to_owned(), suites.replace("\n]", ", ]"), suites.replace('\n', "\r\n")] {
+        let config = parse_file(&format!("name: a\n{text}max-learners: 7\n")).unwrap();
+        let expected = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"];
+        assert_eq!(config.cipher_suites, expected, "{text:?}");
+        assert_eq!((config.name.as_str(), config.max_learners), ("a", 7), "{text:?}");
+    }
+    let config = parse_file("log-outputs: [\n]\nname: b\n").unwrap();
+    assert_eq!(config.name, "b");
+}
+
 #[test]
 fn lines_of_a_file_that_are_not_understood_are_named() {
     for (text, part) in [
@@ -492,7 +508,8 @@ fn lines_of_a_file_that_are_not_understood_are_named() {
         ("name: {a: b}\n", "line 1: {a: b} is YAML of a kind"),
         ("name: |\n  text\n", "line 1: | is YAML of a kind"),
         ("name: \"a\\n\"\n", "line 1: \"a\\n\" has quotes or escapes"),
-        ("cipher-suites: [a,\n", "line 1: a list ends in its line"),
+        ("cipher-suites: [a,\n", "line 1: the list has no end"),
+        ("name: a\ncipher-suites: [a,\nlog-outputs: [b]\n", "line 2: log-outputs: [b is YAML of a kind"),
         ("discovery-config:\n  token: a\n", "line 2: discovery-config has no names"),
         ("client-transport-security:\n  allowed-cn: [a]\n", "line 2: allowed-cn is not supported"),
         ("peer-transport-security:\n  cert-file: a\n    key-file: b\n", "line 3: it stands too far"),
