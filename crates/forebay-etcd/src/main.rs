@@ -1,5 +1,6 @@
 //! The server's program.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -20,8 +21,25 @@ fn main() -> ExitCode {
     }
 }
 
+type Variables = Vec<(String, String)>;
+
+/// Returns the command line, and the variables of the environment that may be settings.
+fn given() -> Result<(Vec<String>, Variables), String> {
+    let text = |text: OsString| text.into_string().map_err(|text| format!("{text:?} is not UTF-8"));
+    let mut variables = Variables::new();
+    for (name, value) in std::env::vars_os() {
+        // Those of other programs may be any bytes.
+        let Some(name) = name.to_str().filter(|name| name.starts_with("ETCD_")) else { continue };
+        let value = text(value).map_err(|error| format!("the variable {name} cannot be used: {error}"))?;
+        variables.push((name.to_owned(), value));
+    }
+    let arguments = std::env::args_os().map(text).collect::<Result<Vec<_>, String>>();
+    Ok((arguments.map_err(|error| format!("the command line cannot be used: {error}"))?, variables))
+}
+
 fn run() -> Result<ExitCode, String> {
-    let config = match Config::parse(std::env::args(), std::env::vars()).map_err(|error| error.to_string())? {
+    let (arguments, variables) = given()?;
+    let config = match Config::parse(arguments, variables).map_err(|error| error.to_string())? {
         Invocation::Serve(config) => *config,
         Invocation::Restore(restore) => {
             // The engine's own threads do the work.
