@@ -5,9 +5,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::follow::Follow;
-use super::lock::QueuedKey;
 use super::queue::{
-    Queue, delete, first, found, get, is_made_at, key_of, keys_of, operation, prefix, put, revision, unknown,
+    Queue, QueuedKey, delete, first, found, get, is_made_at, key_of, keys_of, operation, prefix, put,
+    revision, unknown,
 };
 use crate::answer::{Answer, forward};
 use crate::hub::Keys;
@@ -103,10 +103,10 @@ impl Elections {
             let key = key_of(&prefix, lease);
             let own = operation(Op::RequestRange(get(&key)));
             let success = vec![put(&key, value.clone(), lease)];
-            let response = queue.txn(is_made_at(&key, 0), success, vec![own]).await?;
+            let (response, queued) = queue.enter(&key, success, vec![own]).await?;
             let before = found(&response, 0).first();
             let rev = before.map_or_else(|| revision(&response.header), |own| own.create_revision);
-            let queued = QueuedKey::new(queue, &key, rev);
+            let queued = queued.unwrap_or_else(|| QueuedKey::new(queue, &key, rev));
             if before.is_some_and(|own| own.value != value) {
                 elections.proclaim_value(&key, rev, value, lease).await?;
             }

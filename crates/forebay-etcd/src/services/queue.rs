@@ -20,6 +20,7 @@ use crate::proto::etcdserverpb::{
 };
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::mvccpb::event::EventType;
+use crate::proto::peer::command::Change;
 use crate::refusal::Refusal;
 
 /// The time of a lease that was not given, as in etcd.
@@ -157,6 +158,23 @@ impl Queue {
         self.keys.txn(self.by.request(request)).await.map(Response::into_inner).map_err(failed)
     }
 
+    /// Makes a key of the queue where it is not there, with the operations of a transaction. A caller that disconnects meanwhile leaves
+    /// nothing: the transaction ends in a task, whose result is dropped.
+    pub(super) async fn enter(
+        &self,
+        key: &[u8],
+        success: Vec<RequestOp>,
+        failure: Vec<RequestOp>,
+    ) -> Result<(TxnResponse, Option<QueuedKey>), Status> {
+        let (queue, key) = (self.clone(), key.to_vec());
+        let entered = tokio::spawn(async move {
+            let response = queue.txn(is_made_at(&key, 0), success, failure).await?;
+            let made = response.succeeded.then(|| revision(&response.header));
+            Ok::<_, Status>((response, made.map(|made| QueuedKey::new(&queue, &key, made))))
+        });
+        entered.await.map_err(|error| unknown(error.to_string()))?
+    }
+
     pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
         self.keys.range(self.by.request(request)).await.map(Response::into_inner).map_err(failed)
     }
@@ -181,5 +199,90 @@ impl Queue {
             let mut events = Follow::new(&self.context, keys, revision(&response.header));
             while events.next().await.map_err(failed)?.r#type() != EventType::Delete {}
         }
+    }
+}
+
+/// A key in a queue, which is removed if the call that waits in it ends: its client has disconnected, or it has failed.
+pub(super) struct QueuedKey {
+    queue: Queue,
+    key: Vec<u8>,
+    made: i64,
+    is_over: bool,
+}
+
+impl QueuedKey {
+    pub(super) fn new(queue: &Queue, key: &[u8], made: i64) -> QueuedKey {
+        QueuedKey { queue: queue.clone(), key: key.to_vec(), made, is_over: false }
+    }
+
+    /// Leaves the key where it is.
+    pub(super) fn end(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for QueuedKey {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (context, compare) = (self.queue.context.clone(), vec![is_made_at(&self.key, self.made)]);
+        let request = TxnRequest { compare, success: vec![delete(&self.key)], failure: Vec::new() };
+        runtime.spawn(async move {
+            // By the server: the caller's token may have ended meanwhile. If it fails, the key is deleted with its lease.
+            let _ = context.change_by(context.own_author(), Change::Txn(request)).await;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::mvcc;
+    use crate::proto::v3lockpb::LockRequest;
+    use crate::proto::v3lockpb::lock_server::Lock;
+    use crate::server::tests::cluster::{Cluster, until};
+    use crate::services::lock::Locks;
+    use crate::services::{Authentication, Followers, Limits};
+
+    /// Story: the client of a lock disconnected while its key was on the way into the log. The key came into the queue all the same, and
+    /// as the client kept its lease alive for other things, all others waited for it forever.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lock_that_is_given_up_as_its_key_is_made_leaves_no_key() {
+        let mut cluster = Cluster::start(1, &[]).await;
+        let member = &cluster.members[0];
+        let (_stopping, is_stopping) = tokio::sync::watch::channel(false);
+        let limits = Limits {
+            request_bytes_max: 1 << 20,
+            lease_s_min: 1,
+            lease_more: Duration::from_secs(1),
+            progress_interval: Duration::from_secs(3600),
+            snapshot_patience: Duration::from_secs(3600),
+            state: mvcc::Limits::default(),
+        };
+        let authentication = Authentication::open(&member.config()).unwrap();
+        let followers = Arc::<Followers>::default();
+        let context = Context::new(member.node().clone(), followers, limits, authentication, is_stopping);
+        let locks = Locks { queue: Queue::new(&context) };
+        member.propose(Change::LeaseGrant(LeaseGrantRequest { ttl: 600, id: 7 })).await.unwrap();
+        let revision = async || mvcc::View::of(member.node().store()).await.unwrap().revision();
+        let before = revision().await;
+        // A thread that was stopped in its only poll may find the outcome there, and has the lock then.
+        let request = || Request::new(LockRequest { name: "lock".into(), lease: 7 });
+        if locks.lock(request()).now_or_never().is_none() {
+            // It is put, and deleted.
+            until(async || revision().await == before + 2).await;
+            assert_eq!(member.local("lock/7").await, None);
+        }
+        // Nothing is in the way of the next one, which has it until it is over.
+        locks.lock(request()).await.unwrap();
+        assert_eq!(member.local("lock/7").await.as_deref(), Some(""));
+        cluster.stop().await;
     }
 }

@@ -303,6 +303,35 @@ async fn streams_and_locks_are_refused_as_etcd_refuses_them() {
     cluster.stop().await;
 }
 
+/// Story: a client waited for a lock until its token had ended, and disconnected. Its key was to be removed by that token, so it stayed,
+/// and all others waited for it as long as its lease was kept alive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_given_up_after_its_token_leaves_no_key() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let member = &cluster.members[0];
+    let mut clients = Clients::of(member);
+    let root = clients.enable().await;
+    clients.role(&root, "r", &[(Type::Readwrite, "lock/", "lock0")]).await;
+    clients.user(&root, "u", &["r"]).await;
+    let token = clients.token("u").await;
+    for id in [7, 8] {
+        let granted = ask!(clients.leases, lease_grant, &token, LeaseGrantRequest { ttl: 600, id });
+        made(granted, Refusal::LeaseExists);
+    }
+    let mut locks = LockClient::new(channel(member));
+    let lock = |lease: i64| LockRequest { name: "lock".into(), lease };
+    ask!(locks, lock, &root, lock(7)).unwrap();
+    let (mut waits, request) = (locks.clone(), by(&token, lock(8)));
+    let waiting = tokio::spawn(async move { waits.lock(request).await });
+    until(async || member.local("lock/8").await.is_some()).await;
+    let change =
+        AuthUserChangePasswordRequest { name: "u".into(), password: "new".into(), ..Default::default() };
+    ask!(clients.auth, user_change_password, &root, change.clone()).unwrap();
+    waiting.abort();
+    until(async || member.local("lock/8").await.is_none()).await;
+    cluster.stop().await;
+}
+
 /// Advisory GHSA-xg4h-6gfc-h4m8: a watch from a key on was checked as one of the key alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_with_an_open_end_needs_all_keys_from_its_first_on() {
