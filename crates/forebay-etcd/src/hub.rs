@@ -2,7 +2,8 @@
 //!
 //! A watch is attached or behind. The hub queues events for attached watches as entries are applied. A watch whose queue is full is
 //! behind from then on, and costs the hub nothing: the stream that owns it reads the events from the store, and attaches it again
-//! when it has reached the hub's revision. So a slow client holds its queue and no more, and nothing waits for it.
+//! when it has reached the hub's revision. So a slow client holds its queues and no more, and nothing waits for it. The queues of a stream
+//! have a limit together: it may have thousands of watches of the same keys.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +23,10 @@ use self::range_index::RangeIndex;
 
 /// The most bytes of a watch's queue; then it is behind.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// The most bytes of all queues of a stream, with [`EVENT_BYTES`] for each event; then those with events are behind.
+const STREAM_BYTES_MAX: usize = 16 << 20;
+/// Counted for an event in a queue, in addition to its own bytes: the queues of several watches share these.
+const EVENT_BYTES: usize = 128;
 
 /// Keys from `start` on: one, a range, or all that follow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,6 +179,8 @@ pub(crate) struct Group {
 pub(crate) struct Bell {
     rung: Mutex<Vec<i64>>,
     notify: Notify,
+    /// Bytes in the queues of its watches. Changes under the hub's lock.
+    queued_bytes: AtomicUsize,
 }
 
 impl Bell {
@@ -213,6 +220,8 @@ struct State {
     is_attached: bool,
     queue: VecDeque<Group>,
     queued_bytes: usize,
+    /// Its part of the bell's bytes.
+    stream_bytes: usize,
 }
 
 impl Watch {
@@ -232,7 +241,10 @@ impl Watch {
         if !state.is_attached || revision < state.next {
             return;
         }
-        if state.queued_bytes > 0 && state.queued_bytes + bytes > QUEUE_BYTES_MAX {
+        let stream_bytes = bytes + EVENT_BYTES;
+        let is_full = state.queued_bytes + bytes > QUEUE_BYTES_MAX
+            || self.bell.queued_bytes.load(Ordering::Relaxed) + stream_bytes > STREAM_BYTES_MAX;
+        if state.queued_bytes > 0 && is_full {
             // The events of a revision stay together: those already queued are read again.
             if state.queue.back().is_some_and(|group| group.revision == revision)
                 && let Some(group) = state.queue.pop_back()
@@ -246,6 +258,8 @@ impl Watch {
             return;
         }
         state.queued_bytes += bytes;
+        state.stream_bytes += stream_bytes;
+        self.bell.queued_bytes.fetch_add(stream_bytes, Ordering::Relaxed);
         counts.pending.fetch_add(1, Ordering::Relaxed);
         let is_first = state.queue.is_empty();
         match state.queue.back_mut() {
@@ -308,7 +322,7 @@ impl Hub {
         let revision = inner.revision;
         let next = if from == 0 { revision + 1 } else { from };
         let is_attached = next > revision;
-        let state = State { next, is_attached, queue: VecDeque::new(), queued_bytes: 0 };
+        let state = State { next, is_attached, queue: VecDeque::new(), queued_bytes: 0, stream_bytes: 0 };
         let (bell, place) = (bell.clone(), AtomicUsize::new(REMOVED));
         let watch = Arc::new(Watch { id, wanted, bell, place, state: Mutex::new(state) });
         let place = inner.watches.insert(&watch.wanted.keys, watch.clone());
@@ -328,7 +342,8 @@ impl Hub {
         // A client may have tens of thousands of the same keys, and end all of them.
         inner.watches.remove(&watch.wanted.keys, place, |moved| moved.place.store(place, Ordering::Relaxed));
         inner.count -= 1;
-        let state = lock(&watch.state);
+        let mut state = lock(&watch.state);
+        watch.bell.queued_bytes.fetch_sub(std::mem::take(&mut state.stream_bytes), Ordering::Relaxed);
         let queued: usize = state.queue.iter().map(|group| group.events.len()).sum();
         self.counts.watches.fetch_sub(1, Ordering::Relaxed);
         self.counts.behind.fetch_sub(u64::from(!state.is_attached), Ordering::Relaxed);
@@ -340,6 +355,7 @@ impl Hub {
         let _inner = self.lock();
         let mut state = lock(&watch.state);
         state.queued_bytes = 0;
+        watch.bell.queued_bytes.fetch_sub(std::mem::take(&mut state.stream_bytes), Ordering::Relaxed);
         let taken = std::mem::take(&mut state.queue);
         let events: usize = taken.iter().map(|group| group.events.len()).sum();
         self.counts.pending.fetch_sub(events as u64, Ordering::Relaxed);

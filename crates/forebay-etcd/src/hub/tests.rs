@@ -171,6 +171,31 @@ fn a_full_queue_falls_behind_by_whole_revisions() {
     assert_eq!(revisions(&hub.take(&watch)), [4], "one alone is queued at any length");
 }
 
+/// Story: a client with thousands of watches of all keys on one stream did not read. Each had a queue, of a megabyte without the places of
+/// its events: together gigabytes, of short events several times as many, and the server was ended for lack of memory.
+#[test]
+fn the_queues_of_a_stream_have_a_limit_together() {
+    let (hub, bell, other) = (Hub::default(), Arc::<Bell>::default(), Arc::<Bell>::default());
+    let watches: Vec<_> = (0..1000).map(|id| hub.add(id, wanted("a", "\0"), 0, &bell).0).collect();
+    let (reader, _) = hub.add(1, wanted("a", "\0"), 0, &other);
+    let puts = (2 * STREAM_BYTES_MAX / EVENT_BYTES / watches.len()) as i64;
+    for revision in 1..=puts {
+        hub.publish(revision, vec![event("a", revision, 1)]);
+    }
+    let queued = hub.counts.pending.load(Ordering::Relaxed) as usize - hub.take(&reader).len();
+    assert!(queued * EVENT_BYTES <= STREAM_BYTES_MAX, "{queued} events");
+    assert_eq!(reader.behind_from(), None, "a watch of another stream");
+    for watch in &watches[1..] {
+        let taken = hub.take(watch);
+        assert_eq!(revisions(&taken), (1..watch.behind_from().unwrap()).collect::<Vec<_>>());
+        assert!(hub.caught_up(watch, puts + 1));
+    }
+    hub.remove(&watches[0]);
+    assert_eq!(bell.queued_bytes.load(Ordering::Relaxed), 0);
+    hub.publish(puts + 1, vec![event("a", puts + 1, 1)]);
+    assert!(watches[1..].iter().all(|watch| revisions(&hub.take(watch)) == [puts + 1]));
+}
+
 /// A snapshot replaced the state: events between are in no entry that this member applied.
 #[test]
 fn a_skip_leaves_watches_behind_from_where_they_were() {

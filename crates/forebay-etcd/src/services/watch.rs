@@ -28,6 +28,9 @@ use crate::refusal::Refusal;
 
 /// Bytes of events read from the store together for watches that are behind.
 const READ_BYTES_MAX: usize = 1 << 20;
+/// Events that watches get of such a read together, after which it ends with their revision: each of many watches of the same keys has a
+/// copy of an event.
+const COPIES_MAX: usize = if cfg!(test) { 1_000 } else { 1 << 16 };
 /// A shorter interval would cause noticeable load.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// One of so many reads is for the watch that has the least to read: it does not wait for another one's long history. The others are
@@ -387,7 +390,7 @@ impl StreamWatches {
             by_keys.insert(&watch.wanted().keys, at);
         }
         let wanted = |key: &[u8]| by_keys.of(key).next().is_some();
-        let (events, next) = match view.events(from, wanted, READ_BYTES_MAX).await {
+        let (events, mut next) = match view.events(from, wanted, READ_BYTES_MAX).await {
             Ok(found) => found,
             // They are still behind, and are read again.
             Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
@@ -400,14 +403,21 @@ impl StreamWatches {
             Err(failure) => return Err(StreamEnd(Some(failure.into()))),
         };
         let mut groups: HashMap<usize, VecDeque<Group>> = HashMap::new();
+        let (mut copies, mut last) = (0, 0);
         for event in events.into_iter().map(Arc::new) {
             let Some(kv) = &event.kv else { continue };
             let revision = kv.mod_revision;
+            if copies >= COPIES_MAX && revision > last {
+                next = revision;
+                break;
+            }
+            last = revision;
             for &at in by_keys.of(&kv.key) {
                 let Some((_, from, watch)) = behind.get(at) else { continue };
                 if revision < *from || !watch.wanted().is_met_by(&event) {
                     continue;
                 }
+                copies += 1;
                 let groups = groups.entry(at).or_default();
                 match groups.back_mut() {
                     Some(group) if group.revision == revision => group.events.push(event.clone()),

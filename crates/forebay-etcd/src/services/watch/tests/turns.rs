@@ -247,3 +247,30 @@ async fn a_read_of_unwanted_events_has_an_end() {
     assert!((3..=10).contains(&reads) && found == 2, "{reads} reads, {found} events");
     turns.cluster.stop().await;
 }
+
+/// Story: watches of the same keys on one stream, all from an old revision, each had a copy of a megabyte of history, all of them in memory
+/// together: of 1,000 watches several gigabytes, and the server was ended for lack of memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_of_the_same_history_do_not_have_all_of_it_in_memory() {
+    let mut turns = Turns::new(Vec::new()).await;
+    let (puts, watches) = (100, 50);
+    for _ in 0..puts {
+        turns.put("key", 1).await;
+    }
+    turns.publish().await;
+    for _ in 0..watches {
+        turns.watch("key", 1);
+    }
+    let mut seen: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+    while seen.values().map(Vec::len).sum::<usize>() < puts * watches {
+        let response = turns.next().await;
+        let revisions = response.events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision);
+        seen.entry(response.watch_id).or_default().extend(revisions);
+        let waiting: usize = turns.watches.responses.iter().map(|response| response.events.len()).sum();
+        assert!(waiting < COPIES_MAX + watches, "{waiting} events at once");
+    }
+    let all: Vec<i64> = seen[&0].clone();
+    assert!(all.len() == puts && all.is_sorted_by(|a, b| a < b), "{all:?}");
+    assert!(seen.len() == watches && seen.values().all(|revisions| *revisions == all));
+    turns.cluster.stop().await;
+}
