@@ -57,7 +57,7 @@ struct Memory {
     /// From the first to the last.
     checkpoints: VecDeque<Checkpoint>,
     /// Members and types.
-    alarms: BTreeSet<(u64, i32)>,
+    alarms: Arc<BTreeSet<(u64, i32)>>,
     auth: Arc<Auth>,
     /// The changes of the entry that is being written, and its cost so far.
     pending: Option<EntryChanges>,
@@ -168,7 +168,7 @@ impl Apply<Types> for Machine {
             let (used_bytes, sums) = count::count(&reader, state.cleaned, format).await?;
             (state.used_bytes, state.sums) = (used_bytes, Some(sums));
         }
-        let alarms = view::alarms(&reader).await?.into_iter().collect();
+        let alarms = Arc::new(view::alarms(&reader).await?.into_iter().collect());
         let leases = view::leases(&reader).await?;
         let checkpoints = view::checkpoints(&reader).await?.into();
         let auth = Arc::new(users::load(&reader).await?);
@@ -303,8 +303,8 @@ impl Apply<Types> for Machine {
             memory.auth = auth;
         }
         match alarm {
-            Some((alarm, true)) => drop(memory.alarms.insert(alarm)),
-            Some((alarm, false)) => drop(memory.alarms.remove(&alarm)),
+            Some((alarm, true)) => drop(Arc::make_mut(&mut memory.alarms).insert(alarm)),
+            Some((alarm, false)) => drop(Arc::make_mut(&mut memory.alarms).remove(&alarm)),
             None => {}
         }
         let is_followed = applied.is_change() || state.cleaned != before.cleaned || state.ages != before.ages;

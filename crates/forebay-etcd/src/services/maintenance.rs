@@ -30,6 +30,8 @@ use crate::refusal::Refusal;
 use crate::snapshot::{self, Around, Sink};
 use crate::version::{CLUSTER_VERSION, ETCD_VERSION, SNAPSHOT_CLUSTER_VERSION};
 
+/// The most alarms that clients may raise. They are in memory, and in each response about them; a cluster has few members, and two types.
+const ALARMS_MAX: usize = if cfg!(test) { 8 } else { 1024 };
 /// Parts of a snapshot that wait for the client.
 const PARTS_MAX: usize = 4;
 
@@ -145,6 +147,10 @@ impl Upkeep {
                     before.into_iter().filter(|one| is_any || one.alarm == request.alarm).collect()
                 }
                 AlarmAction::Activate if is_any => Vec::new(),
+                AlarmAction::Activate if before.len() >= ALARMS_MAX && !before.contains(&named) => {
+                    let text = format!("{ALARMS_MAX} alarms are raised already: clear those of no member");
+                    return Err(Status::resource_exhausted(text));
+                }
                 AlarmAction::Deactivate if !before.contains(&named) => Vec::new(),
                 AlarmAction::Activate | AlarmAction::Deactivate => {
                     let (member, r#type) = (named.member_id, named.alarm);

@@ -210,6 +210,34 @@ async fn an_alarm_is_cleared_by_its_member_and_its_type() {
     cluster.stop().await;
 }
 
+/// Story: a client raised an alarm for each number. None was refused, each was copied for each entry from then on, and no limit of space
+/// counts them: puts took longer with each alarm.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_so_many_alarms_are_raised() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let mut maintenance = MaintenanceClient::new(channel(&cluster.members[0]));
+    let mut alarm = async |action: AlarmAction, member_id: u64| {
+        let request = AlarmRequest { action: action.into(), member_id, alarm: AlarmType::Nospace.into() };
+        within(maintenance.alarm(request)).await.map(|response| response.into_inner().alarms.len())
+    };
+    let mut raised = 0;
+    let refused = loop {
+        match alarm(AlarmAction::Activate, raised + 1).await {
+            Ok(count) => assert_eq!(count, 1),
+            Err(refused) => break refused,
+        }
+        raised += 1;
+        assert!(raised < 100, "none is refused");
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    // A raised alarm may be raised again, and another takes the place of a cleared alarm.
+    assert_eq!(alarm(AlarmAction::Activate, raised).await.unwrap(), 1);
+    assert_eq!(alarm(AlarmAction::Deactivate, 1).await.unwrap(), 1);
+    assert_eq!(alarm(AlarmAction::Activate, raised + 1).await.unwrap(), 1);
+    assert_eq!(alarm(AlarmAction::Get, 0).await.unwrap() as u64, raised);
+    cluster.stop().await;
+}
+
 /// Calls about leases that a member forwarded failed with "not leader" when the leader had just stepped down, and clients gave their
 /// leases up. In etcd they wait for the next leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
