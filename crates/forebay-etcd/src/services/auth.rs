@@ -153,8 +153,11 @@ impl Accounts {
     fn user_add(&self, request: Request<AuthUserAddRequest>) -> Answer<'_, Response<AuthUserAddResponse>> {
         Box::pin(async move {
             let (by, request) = Credentials::split(request);
-            let AuthUserAddRequest { name, password, options, hashed_password: _ } = request;
+            let AuthUserAddRequest { name, password, options, hashed_password } = request;
             let hashes = options.as_ref().is_none_or(|options| !options.no_password);
+            if hashes && !hashed_password.is_empty() {
+                return Err(Refusal::InvalidAuthMgmt.into());
+            }
             let password =
                 if hashes { self.context.authentication.passwords.hash(password).await? } else { Vec::new() };
             let user = User { name: name.into_bytes(), password, roles: Vec::new(), options };

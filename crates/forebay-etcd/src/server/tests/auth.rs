@@ -543,6 +543,22 @@ async fn no_password_reaches_the_state() {
     }
 }
 
+/// Story: an administrator added a user with the hash of its password alone, of which docs say that it is refused. The user was there, with
+/// an empty password: everybody had its rights.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hash_in_place_of_a_password_is_refused() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let mut clients = Clients::of(&cluster.members[0]);
+    let hashed_password = "JDJhJDA0JHh4".to_owned();
+    let add = AuthUserAddRequest { name: "u".into(), hashed_password, ..Default::default() };
+    let invalid = (Code::InvalidArgument, "etcdserver: invalid auth management");
+    assert_eq!(refusal(ask!(clients.auth, user_add, "", add.clone())), is(invalid));
+    let root = clients.enable().await;
+    let users = ask!(clients.auth, user_list, &root, AuthUserListRequest {}).unwrap().users;
+    assert_eq!(users, ["root"]);
+    cluster.stop().await;
+}
+
 /// A role could not be deleted once the records of its users were more than an entry of the log may change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_role_of_many_users_is_deleted_by_one_call() {
