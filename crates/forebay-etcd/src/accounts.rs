@@ -8,7 +8,9 @@ mod spans;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use prost::Message;
 
@@ -39,6 +41,12 @@ pub(crate) struct Auth {
 #[derive(Clone, Default, PartialEq)]
 struct Account {
     user: User,
+    keys: Arc<RoleKeys>,
+}
+
+/// The keys of some roles together. Users with the same roles share them: a role may have thousands of permissions, and thousands of users.
+#[derive(Default, PartialEq)]
+struct RoleKeys {
     reads: Spans,
     writes: Spans,
 }
@@ -84,16 +92,20 @@ impl Default for Auth {
     }
 }
 
-impl Account {
-    fn new(user: User, roles: &NameMap<Role>) -> Account {
-        let of_roles = user.roles.iter().filter_map(|role| roles.get(role));
+impl RoleKeys {
+    fn of(names: &[String], roles: &NameMap<Role>) -> Arc<RoleKeys> {
+        let of_roles = names.iter().filter_map(|role| roles.get(role));
         let permissions: Vec<&Permission> = of_roles.flat_map(|role| &role.key_permission).collect();
         let spans =
             |kind: Type| Spans::of(permissions.iter().filter(|it| is_of(it, kind)).filter_map(|it| span(it)));
-        let (reads, writes) = (spans(Type::Read), spans(Type::Write));
-        Account { user, reads, writes }
+        Arc::new(RoleKeys { reads: spans(Type::Read), writes: spans(Type::Write) })
     }
+}
 
+/// Keys by the names of their roles.
+type KeysByRoles = BTreeMap<Vec<String>, Arc<RoleKeys>>;
+
+impl Account {
     fn is_root(&self) -> bool {
         self.user.roles.iter().any(|role| role == ROOT)
     }
@@ -126,8 +138,8 @@ impl Permit<'_> {
     pub(crate) fn check(&self, need: Need<'_>) -> Result<(), Refusal> {
         let Permit::Of(PermitKeys(account)) = self else { return Ok(()) };
         let (spans, key, range_end) = match need {
-            Need::Read(key, range_end) => (&account.reads, key, range_end),
-            Need::Write(key, range_end) => (&account.writes, key, range_end),
+            Need::Read(key, range_end) => (&account.keys.reads, key, range_end),
+            Need::Write(key, range_end) => (&account.keys.writes, key, range_end),
             Need::Lease(_) => return Ok(()),
         };
         let (from, until) = spans::bounds(key, range_end);
@@ -138,7 +150,9 @@ impl Permit<'_> {
     pub(crate) fn written_until(&self, key: &[u8]) -> Result<Option<&[u8]>, Refusal> {
         match self {
             Permit::All => Ok(None),
-            Permit::Of(PermitKeys(account)) => account.writes.end_of(key).ok_or(Refusal::PermissionDenied),
+            Permit::Of(PermitKeys(account)) => {
+                account.keys.writes.end_of(key).ok_or(Refusal::PermissionDenied)
+            }
         }
     }
 
@@ -162,9 +176,12 @@ impl Auth {
         for role in roles {
             auth.roles.insert(&text(&role.name)?, role);
         }
+        let mut all = KeysByRoles::new();
         for mut user in users {
             user.roles.sort_unstable();
-            auth.users.insert(&text(&user.name)?, Account::new(user, &auth.roles));
+            let keys = all.entry(user.roles.clone());
+            let keys = keys.or_insert_with_key(|names| RoleKeys::of(names, &auth.roles));
+            auth.users.insert(&text(&user.name)?, Account { keys: keys.clone(), user });
         }
         Ok(auth)
     }
@@ -413,7 +430,10 @@ impl Auth {
     }
 
     fn set_user(&mut self, name: &str, user: User) {
-        self.users.insert(name, Account::new(user, &self.roles));
+        let same = self.users.iter().find(|(_, account)| account.user.roles == user.roles);
+        let keys = same.map(|(_, account)| account.keys.clone());
+        let keys = keys.unwrap_or_else(|| RoleKeys::of(&user.roles, &self.roles));
+        self.users.insert(name, Account { user, keys });
     }
 
     fn users_of(&self, role: &str) -> Vec<String> {
@@ -423,10 +443,12 @@ impl Auth {
 
     /// Gives the users of a role its keys.
     fn role_changed(&mut self, role: &str) {
+        let mut all = KeysByRoles::new();
         for name in self.users_of(role) {
-            if let Some(user) = self.user(&name).cloned() {
-                self.set_user(&name, user);
-            }
+            let Some(account) = self.users.get_mut(&name) else { continue };
+            let names = account.user.roles.clone();
+            let keys = all.entry(names).or_insert_with_key(|names| RoleKeys::of(names, &self.roles));
+            account.keys = keys.clone();
         }
     }
 }

@@ -308,6 +308,40 @@ fn a_change_copies_what_is_beside_its_user() {
     }
 }
 
+/// Story: a thousand users had a role with a thousand permissions. Each had its own copy of the keys, together hundreds of megabytes, and
+/// each further permission made all of these again while entries waited.
+#[test]
+fn users_with_the_same_roles_share_their_keys() {
+    let users = || (0..10).map(|number| format!("user {number}"));
+    let mut auth = changed([role("r"), role("s")]);
+    let revoke = |role: &str, key: &str| {
+        let (role, key, range_end) = (role.to_owned(), key.as_bytes().to_vec(), Vec::new());
+        Change::RevokePermission(AuthRoleRevokePermissionRequest { role, key, range_end })
+    };
+    let mut steps: Vec<Change> = users().map(|name| user(&name)).collect();
+    steps.extend(users().map(|name| grant(&name, "r")));
+    steps.extend(["a", "b", "c"].map(|key| permission("r", Type::Readwrite, key, b"")));
+    steps.extend(users().step_by(2).map(|name| grant(&name, "s")));
+    steps.extend([permission("s", Type::Read, "x", b"z"), revoke("r", "b")]);
+    steps.push(Change::RevokeRole(AuthUserRevokeRoleRequest { name: "user 0".into(), role: "r".into() }));
+    steps.extend([user("late"), grant("late", "r"), grant("late", "s")]);
+    steps.push(Change::DeleteRole(AuthRoleDeleteRequest { role: "s".into() }));
+    for (at, step) in steps.into_iter().enumerate() {
+        auth.change(step, u64::MAX).unwrap();
+        let users = auth.users().map(|(_, user)| user.clone()).collect();
+        let roles = auth.roles().map(|(_, role)| role.clone()).collect();
+        let read = Auth::of(false, auth.revision(), users, roles).unwrap();
+        assert!(read == auth, "step {at}");
+        for auth in [&auth, &read] {
+            let mut shared: BTreeMap<&[String], &Arc<RoleKeys>> = BTreeMap::new();
+            for (name, account) in auth.users.iter() {
+                let keys = *shared.entry(&account.user.roles).or_insert(&account.keys);
+                assert!(Arc::ptr_eq(keys, &account.keys), "step {at}, {name}");
+            }
+        }
+    }
+}
+
 /// A role could not be deleted once the records of its users were more than an entry of the log may change.
 #[test]
 fn a_role_of_many_users_is_deleted_in_steps() {
