@@ -7,7 +7,7 @@ mod routes;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{pending, ready};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::body::{Body, BodyDataStream, to_bytes};
@@ -76,6 +76,7 @@ impl Gateway {
         let (Call { path, method }, metadata) = (call, metadata(request.headers()));
         let (path, codec) = (path.clone(), Messages { responses: method.output() });
         let mut client = Grpc::new(self.services.clone()).max_decoding_message_size(usize::MAX);
+        let refused = TooLong::default();
         if method.is_client_streaming() {
             let requests = Requests {
                 body: request.into_body().into_data_stream(),
@@ -84,6 +85,7 @@ impl Gateway {
                 scan: json::Scan::default(),
                 of: method.input(),
                 text_bytes_max: self.text_bytes_max,
+                too_long: refused.clone(),
                 is_over: false,
                 // As in etcd, a watch continues when its body has ended: until the client disconnects.
                 goes_on: method.name() == "Watch",
@@ -91,11 +93,10 @@ impl Gateway {
             let requests = stream::unfold(requests, Requests::next);
             let requests = tonic::Request::from_parts(metadata, Extensions::default(), requests);
             let responses = client.streaming(requests, path, codec).await;
-            return Ok(lines(responses.map(tonic::Response::into_inner)).await);
+            return Ok(lines(responses.map(tonic::Response::into_inner), refused).await);
         }
-        let text = to_bytes(request.into_body(), self.text_bytes_max).await.map_err(|_| {
-            Status::resource_exhausted(format!("the body has more than {} bytes", self.text_bytes_max))
-        })?;
+        let text = to_bytes(request.into_body(), self.text_bytes_max).await;
+        let text = text.map_err(|_| too_long_body(self.text_bytes_max))?;
         let message = match json::first(&text).map_err(json::syntax).map_err(Status::invalid_argument)? {
             Some((text, _)) => json::read(text, method.input()).map_err(Status::invalid_argument)?,
             None => DynamicMessage::new(method.input()),
@@ -103,7 +104,7 @@ impl Gateway {
         let message = tonic::Request::from_parts(metadata, Extensions::default(), message);
         if method.is_server_streaming() {
             let responses = client.server_streaming(message, path, codec).await;
-            return Ok(lines(responses.map(tonic::Response::into_inner)).await);
+            return Ok(lines(responses.map(tonic::Response::into_inner), refused).await);
         }
         if method.name() == "Range" {
             client = client.max_decoding_message_size(RANGE_BYTES_MAX);
@@ -113,6 +114,10 @@ impl Gateway {
         json::write(response.get_ref(), &mut text);
         Ok((FROM_SERVICE, text).into_response())
     }
+}
+
+fn too_long_body(bytes_max: usize) -> Status {
+    Status::resource_exhausted(format!("the body has more than {bytes_max} bytes"))
 }
 
 /// Names the remedy where a response is longer than it may be, which tonic finds.
@@ -140,6 +145,9 @@ fn metadata(headers: &HeaderMap) -> MetadataMap {
     MetadataMap::from_headers(given)
 }
 
+/// The refusal of a stream's request that is too long, for its responses: their service sees only the end of the requests.
+type TooLong = Arc<OnceLock<Status>>;
+
 /// The requests of a stream: values in the body, behind one another.
 struct Requests {
     body: BodyDataStream,
@@ -150,6 +158,7 @@ struct Requests {
     scan: json::Scan,
     of: MessageDescriptor,
     text_bytes_max: usize,
+    too_long: TooLong,
     /// A text was empty. As in etcd, this is like the end of the body.
     is_over: bool,
     /// Whether the end of the body is not that of the requests.
@@ -173,6 +182,7 @@ impl Requests {
             }
             self.read.drain(..std::mem::take(&mut self.used));
             if self.read.len() > self.text_bytes_max {
+                self.too_long.get_or_init(|| too_long_body(self.text_bytes_max));
                 return None;
             }
             // The rest is read in any case: it shows the client's disconnect, which ends a stream that outlives its body.
@@ -190,22 +200,33 @@ impl Requests {
     }
 }
 
+/// Returns the next response of a stream; `None` after the last one.
+async fn next_of(
+    responses: &mut Streaming<DynamicMessage>,
+    too_long: &TooLong,
+) -> Result<Option<DynamicMessage>, Status> {
+    match responses.message().await {
+        Ok(None) => too_long.get().map_or(Ok(None), |status| Err(status.clone())),
+        next => next,
+    }
+}
+
 /// Returns the responses of a stream as lines. Its first one decides about the status, as in etcd.
-async fn lines(responses: Result<Streaming<DynamicMessage>, Status>) -> Response {
+async fn lines(responses: Result<Streaming<DynamicMessage>, Status>, too_long: TooLong) -> Response {
     let mut responses = match responses {
         Ok(responses) => responses,
         Err(status) => return (http_status(status.code()), JSON, error_line(&status)).into_response(),
     };
-    let first = match responses.message().await {
+    let first = match next_of(&mut responses, &too_long).await {
         Ok(Some(first)) => line(&first),
         Ok(None) => return StatusCode::OK.into_response(),
         Err(status) => return (http_status(status.code()), JSON, error_line(&status)).into_response(),
     };
-    let rest = stream::unfold(Some(responses), |responses| async move {
-        let mut responses = responses?;
-        match responses.message().await {
+    let rest = stream::unfold(Some((responses, too_long)), |rest| async move {
+        let (mut responses, too_long) = rest?;
+        match next_of(&mut responses, &too_long).await {
             Ok(None) => None,
-            Ok(Some(response)) => Some((line(&response), Some(responses))),
+            Ok(Some(response)) => Some((line(&response), Some((responses, too_long)))),
             Err(status) => Some((error_line(&status), None)),
         }
     });
@@ -330,6 +351,7 @@ mod tests {
             scan: json::Scan::default(),
             of: routes::calls()["lease/keepalive"].method.input(),
             text_bytes_max: 100,
+            too_long: TooLong::default(),
             is_over: false,
             goes_on: false,
         };

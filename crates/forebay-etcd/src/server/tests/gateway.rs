@@ -292,6 +292,22 @@ async fn a_range_that_is_too_long_for_json_is_refused() {
     cluster.stop().await;
 }
 
+/// Story: a request of a stream that was too long had a reply of 200 without a body, where docs have 429. A client took it for a watch
+/// that had ended, and asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_of_a_stream_that_is_too_long_is_refused() {
+    let mut cluster = Cluster::start(1, &["--max-request-bytes=1024"]).await;
+    // Twice the longest message, which has 512 KiB more than a request.
+    let bytes_max = 2 * (1024 + (512 << 10));
+    for path in ["/v3/watch", "/v3/lease/keepalive"] {
+        let reply = post(&cluster.members[0], path, &format!("{{{}", " ".repeat(bytes_max))).await;
+        assert_eq!(reply.status, 429, "{path}");
+        let text = reply.text().await;
+        assert!(text.contains(&format!("the body has more than {bytes_max} bytes")), "{path}: {text}");
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_gateway_may_be_off() {
     let mut cluster = Cluster::start(1, &["--enable-grpc-gateway=false"]).await;
