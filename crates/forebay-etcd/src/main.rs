@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use forebay_etcd::{Config, EndReason, Invocation, JsonLines, Server};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -54,6 +55,7 @@ fn run() -> Result<ExitCode, String> {
             return Ok(ExitCode::SUCCESS);
         }
     };
+    raise_file_limit();
     let level = config.log_level();
     // Raft has a line for every message at these levels, and at the lower one for every message that is not delivered.
     let raft = match level {
@@ -83,6 +85,14 @@ fn run() -> Result<ExitCode, String> {
     // Requests that have not ended by now are given up.
     runtime.shutdown_background();
     ended
+}
+
+/// Lets this process have as many files open as the system allows, as programs in Go do: each connection of a client is one.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is refused, the limit stays.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 async fn serve(config: Config) -> Result<ExitCode, String> {
