@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -31,6 +32,10 @@ use crate::start_error::StartError;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that wait to be served.
 const ACCEPTED_MAX: usize = 64;
+/// Descriptors that clients leave for log, state and other members, as in etcd.
+const KEPT_DESCRIPTORS: u64 = 150;
+/// Connections for metrics and health alone, which have some of these.
+const METRICS_CONNECTIONS_MAX: usize = 32;
 /// Bytes of replies that gather on a connection before they are sent, and the length from which bytes are sent without a copy.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 const DIRECT_BYTES: usize = 16 << 10;
@@ -188,23 +193,41 @@ pub(crate) struct ShutdownSignals {
     pub(crate) closing: watch::Receiver<bool>,
 }
 
-/// Accepts on all listeners until it ends, on a runtime, and returns the connections. When the tasks have ended, the ports
-/// are free.
+/// Places of connections. Beyond them a caller waits until another one has disconnected.
+pub(crate) type Places = Arc<Semaphore>;
+
+/// Returns the places of clients: as many as the process may have files, less those that it needs itself.
+pub(crate) fn client_places() -> Places {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let places = files - KEPT_DESCRIPTORS.min(files / 2);
+    Arc::new(Semaphore::new(usize::try_from(places).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)))
+}
+
+/// Returns those of callers that ask for metrics and health alone.
+pub(crate) fn metrics_places() -> Places {
+    Arc::new(Semaphore::new(METRICS_CONNECTIONS_MAX))
+}
+
+/// Accepts on all listeners until it ends, on a runtime, and returns the connections: as many together as there are places, if any are
+/// given. When the tasks have ended, the ports are free.
 pub(crate) fn accept(
     listeners: Vec<Listener>,
+    places: Option<&Places>,
     signals: &ShutdownSignals,
     runtime: &Handle,
     tasks: &mut JoinSet<()>,
 ) -> mpsc::Receiver<io::Result<Connection>> {
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
     for listener in listeners {
-        tasks.spawn_on(accept_on(listener, accepted.clone(), signals.clone()), runtime);
+        let accepting = accept_on(listener, places.cloned(), accepted.clone(), signals.clone());
+        tasks.spawn_on(accepting, runtime);
     }
     connections
 }
 
 async fn accept_on(
     listener: Listener,
+    places: Option<Places>,
     accepted: mpsc::Sender<io::Result<Connection>>,
     signals: ShutdownSignals,
 ) {
@@ -215,8 +238,16 @@ async fn accept_on(
         Err(error) => return tracing::error!("{url} cannot be listened on: {error}"),
     };
     loop {
-        let stream = tokio::select! {
-            stream = listener.accept() => stream,
+        let next = async {
+            let place = match &places {
+                // No semaphore is closed.
+                Some(places) => places.clone().acquire_owned().await.ok(),
+                None => None,
+            };
+            (listener.accept().await, place)
+        };
+        let (stream, place) = tokio::select! {
+            next = next => next,
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
         let stream = match stream {
@@ -228,7 +259,7 @@ async fn accept_on(
             }
         };
         let Some(tls) = tls.clone() else {
-            let sent = accepted.send(Ok(Connection::new(stream, Caller::default(), &closing)));
+            let sent = accepted.send(Ok(Connection::new(stream, Caller::default(), &closing, place)));
             tokio::select! {
                 sent = sent => if sent.is_err() { return },
                 _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -253,7 +284,8 @@ async fn accept_on(
                         return;
                     }
                     // The server may have stopped meanwhile.
-                    let connection = Connection::new(Box::new(stream), Caller { common_name }, &closing);
+                    let caller = Caller { common_name };
+                    let connection = Connection::new(Box::new(stream), caller, &closing, place);
                     let _ = accepted.send(Ok(connection)).await;
                 }
                 Ok(Err(error)) if crate::tls::is_gone(&error) => {}
@@ -281,10 +313,16 @@ pub(crate) struct Connection {
     gathered_before: usize,
     /// Flushes since such a turn in which replies gathered.
     flushes_in_vain: u32,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
-    fn new(stream: Stream, caller: Caller, closing: &watch::Receiver<bool>) -> Connection {
+    fn new(
+        stream: Stream,
+        caller: Caller,
+        closing: &watch::Receiver<bool>,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Connection {
         let mut closing = closing.clone();
         let closed = async move {
             // A dropped sender means that the server has ended, which is the same.
@@ -299,6 +337,7 @@ impl Connection {
             has_yielded: false,
             gathered_before: 0,
             flushes_in_vain: 0,
+            _place: place,
         }
     }
 
@@ -428,6 +467,43 @@ mod tests {
 
     use super::*;
 
+    /// Story: idle clients had all descriptors that the process may have. Then the state could not make a file for the next table, an entry
+    /// was not applied, and the member ended. etcd lets clients wait.
+    #[tokio::test]
+    async fn clients_wait_for_the_places_of_others() {
+        let url = Url::parse("http://127.0.0.1:0").unwrap();
+        let listeners = Listener::bind("listen-client-urls", &[url], None).await.unwrap();
+        let address = listeners[0].address().unwrap();
+        let (_stopping, stopping) = watch::channel(false);
+        let (_closing, closing) = watch::channel(false);
+        let (signals, mut tasks) = (ShutdownSignals { stopping, closing }, JoinSet::new());
+        let places = Arc::new(Semaphore::new(2));
+        let mut accepted = accept(listeners, Some(&places), &signals, &Handle::current(), &mut tasks);
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        let first = accepted.recv().await.unwrap().unwrap();
+        let second = accepted.recv().await.unwrap().unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(accepted.try_recv().is_err(), "there are two places");
+        drop(first);
+        let third = accepted.recv().await.unwrap().unwrap();
+        drop((second, third, clients));
+    }
+
+    #[test]
+    fn clients_do_not_have_all_descriptors() {
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let places = client_places().available_permits() as u64;
+        assert!(
+            places > 0 && places < files && files - places >= KEPT_DESCRIPTORS.min(files / 2),
+            "{places}"
+        );
+    }
+
     /// A thousand watches on a few connections had a system call for each event of each: the runtime ran a connection after each
     /// of its streams' tasks.
     #[tokio::test]
@@ -436,7 +512,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (_closing, closed) = watch::channel(false);
         let accepted = listener.accept().await.unwrap().0;
-        let mut connection = Connection::new(Box::new(accepted), Caller::default(), &closed);
+        let mut connection = Connection::new(Box::new(accepted), Caller::default(), &closed, None);
         let mut expected = Vec::new();
         for (turn, length) in
             [10, 3, DIRECT_BYTES - 1, DIRECT_BYTES, 1, 5 * DIRECT_BYTES, 7].into_iter().enumerate()
@@ -480,7 +556,7 @@ mod tests {
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (_closing, closed) = watch::channel(false);
         let accepted = listener.accept().await.unwrap().0;
-        let mut connection = Connection::new(Box::new(accepted), Caller::default(), &closed);
+        let mut connection = Connection::new(Box::new(accepted), Caller::default(), &closed, None);
         let mut yielded = 0;
         for _ in 0..160 {
             yielded += u32::from(yields(&mut connection, b"").await);

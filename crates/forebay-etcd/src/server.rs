@@ -16,7 +16,7 @@ use tonic::service::Routes;
 
 use crate::config::Config;
 use crate::http;
-use crate::listen::{Connection, Listener, ShutdownSignals, accept};
+use crate::listen::{Connection, Listener, ShutdownSignals, accept, client_places, metrics_places};
 use crate::mvcc::{self, Machine};
 use crate::node::{EndReason, LeaderLeases, Node, PeerService, RaftRuntime};
 use crate::services::{self, Authentication, CheckIntervals, Context, Followers, Leases, Limits};
@@ -121,7 +121,7 @@ impl Server {
         let (peers_stopping, is_stopping) = watch::channel(false);
         let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing.clone() };
         let routes = Routes::from(http::peer_router()).add_service(PeerService::server(node.clone()));
-        let connections = accept(peers, &signals, there, &mut accepting);
+        let connections = accept(peers, None, &signals, there, &mut accepting);
         let peers = there.spawn(serve(peer_builder(&config), connections, routes, is_stopping));
         if config.is_initial_check_on
             && let Err(error) = services::check_at_start(&node).await
@@ -155,7 +155,8 @@ impl Server {
         };
         let pages = http::router(node.clone(), followed, calls, settings);
         let has_pages = http.is_empty();
-        let mut served = vec![(metrics, pages.clone().fallback(not_found))];
+        let places = client_places();
+        let mut served = vec![(metrics, metrics_places(), pages.clone().fallback(not_found))];
         let gateway = config.is_gateway_on.then(|| http::gateway(grpc.clone(), limits.message_bytes_max()));
         let pages = pages.merge(gateway.unwrap_or_default());
         for is_tls in [false, true] {
@@ -166,14 +167,14 @@ impl Server {
             let mut of = |listeners: &mut Vec<Listener>, routes: Router| {
                 let (these, others) = listeners.drain(..).partition(|one| one.url.is_tls == is_tls);
                 *listeners = others;
-                served.push((these, routes.fallback_service(nothing.clone())));
+                served.push((these, places.clone(), routes.fallback_service(nothing.clone())));
             };
             of(&mut clients, grpc);
             of(&mut http, pages);
         }
-        for (listeners, routes) in served {
+        for (listeners, places, routes) in served {
             if !listeners.is_empty() {
-                let connections = accept(listeners, &signals, &here, &mut accepting);
+                let connections = accept(listeners, Some(&places), &signals, &here, &mut accepting);
                 let (builder, routes) = (client_builder(&config), Routes::from(routes));
                 tasks.push(tokio::spawn(serve(builder, connections, routes, is_stopping.clone())));
             }
