@@ -150,8 +150,10 @@ pub(crate) struct Writer {
     /// The value of each bucket in the tree of all.
     buckets: Vec<(Vec<u8>, Vec<u8>)>,
     leaf: PageBuilder,
-    /// First keys and numbers of the bucket's leaves.
-    leaves: Vec<(Vec<u8>, u64)>,
+    /// The branches above it, from the lowest level up. A full branch is written, so a bucket of any length has a page a level in memory.
+    branches: Vec<PageBuilder>,
+    /// The page that was added to a branch last.
+    last_page: u64,
 }
 
 impl Writer {
@@ -160,7 +162,8 @@ impl Writer {
             next_page: FIRST_PAGES,
             buckets: Vec::new(),
             leaf: PageBuilder::default(),
-            leaves: Vec::new(),
+            branches: Vec::new(),
+            last_page: 0,
         }
     }
 
@@ -179,39 +182,45 @@ impl Writer {
 
     fn end_leaf(&mut self, out: &mut Vec<u8>) {
         let leaf = std::mem::take(&mut self.leaf);
-        let pages = leaf.write(self.next_page, LEAF, out);
-        self.leaves.push((leaf.first_key, self.next_page));
-        self.next_page += pages;
+        self.end_page(&leaf, LEAF, 0, out);
+    }
+
+    fn end_branch(&mut self, level: usize, out: &mut Vec<u8>) {
+        let branch = std::mem::take(&mut self.branches[level]);
+        self.end_page(&branch, BRANCH, level + 1, out);
+    }
+
+    /// Writes a page, and adds it to the branch of a level.
+    fn end_page(&mut self, page: &PageBuilder, kind: u16, above: usize, out: &mut Vec<u8>) {
+        let number = self.next_page;
+        self.next_page += page.write(number, kind, out);
+        if self.branches.len() == above {
+            self.branches.push(PageBuilder::default());
+        }
+        let key = &page.first_key[..];
+        if !self.branches[above].has_room(key.len()) {
+            self.end_branch(above, out);
+        }
+        self.branches[above].add(branch_head(key, number), key, &[]);
+        self.last_page = number;
     }
 
     /// Writes the rest of a tree, and returns the number of its root.
     fn end_tree(&mut self, out: &mut Vec<u8>) -> u64 {
         self.end_leaf(out);
-        let mut level = std::mem::take(&mut self.leaves);
-        while level.len() > 1 {
-            let mut above = Vec::new();
-            let mut branch = PageBuilder::default();
-            let mut end = |branch: &mut PageBuilder, next_page: &mut u64| {
-                let full = std::mem::take(branch);
-                let pages = full.write(*next_page, BRANCH, out);
-                above.push((full.first_key, *next_page));
-                *next_page += pages;
-            };
-            for (key, child) in &level {
-                if !branch.has_room(key.len()) {
-                    end(&mut branch, &mut self.next_page);
-                }
-                branch.add(branch_head(key, *child), key, &[]);
-            }
-            end(&mut branch, &mut self.next_page);
-            level = above;
+        let mut level = 0;
+        // The only page of the highest level is the root.
+        while level + 1 < self.branches.len() || self.branches[level].heads.len() > 1 {
+            self.end_branch(level, out);
+            level += 1;
         }
-        level.first().map_or(0, |(_, root)| *root)
+        self.branches.clear();
+        self.last_page
     }
 
     /// Ends a bucket. Buckets are added in the order of their names.
     pub(crate) fn end_bucket(&mut self, name: &str, out: &mut Vec<u8>) {
-        let is_empty = self.leaf.heads.is_empty() && self.leaves.is_empty();
+        let is_empty = self.leaf.heads.is_empty() && self.branches.is_empty();
         // An empty bucket has no page: its root is 0, and a page without elements follows.
         let root = if is_empty { 0 } else { self.end_tree(out) };
         let mut value = [root.to_le_bytes(), [0; 8]].concat();

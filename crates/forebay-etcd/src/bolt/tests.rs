@@ -57,6 +57,29 @@ fn what_was_written_is_read() {
     }
 }
 
+/// Story: a snapshot of 30 GB was saved from a server with 512 MiB. The writer kept the first key of each page until the end of the bucket,
+/// together more than that, and the server was ended for lack of memory.
+#[test]
+fn a_bucket_of_any_length_has_a_page_a_level_in_memory() {
+    // A page has three of these keys, so the tree has seven levels.
+    let key = |at: usize| format!("{at:06} {}", "k".repeat(1_200)).into_bytes();
+    let (mut writer, mut out, mut most) = (Writer::new(), Vec::new(), 0);
+    for at in 0..3_000 {
+        writer.add(&key(at), b"value", &mut out);
+        most = most.max(writer.branches.iter().map(PageBuilder::bytes).sum::<usize>());
+    }
+    assert!(most <= 8 * PAGE_BYTES, "{most} bytes");
+    writer.end_bucket("key", &mut out);
+    let meta = writer.end(&mut out);
+    let reader = open(&[meta.first_pages(), out].concat()).unwrap();
+    let (mut cursor, mut count) = (reader.bucket("key").unwrap().unwrap(), 0);
+    while let Some((found, value)) = cursor.next().unwrap() {
+        assert_eq!((found, value), (&key(count)[..], &b"value"[..]));
+        count += 1;
+    }
+    assert_eq!(count, 3_000);
+}
+
 /// Numbers from a seed.
 struct Random(u64);
 
