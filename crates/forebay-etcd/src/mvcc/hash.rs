@@ -8,6 +8,9 @@ use super::range::Place;
 use super::records::Records;
 use crate::proto::mvccpb::KeyValue;
 
+/// The most replaced events that are in memory. With more of them, the version of its key says whether an event is replaced.
+const REPLACED_MAX: usize = if cfg!(test) { 8 } else { 1 << 18 };
+
 /// The FNV-1a hash of 64 bits, and its halves at the end.
 struct Hasher(u64);
 
@@ -35,16 +38,26 @@ pub(super) async fn hash(place: &Place<'_>, revision: i64) -> Result<u32, Failur
     // What was replaced up to the compacted revision, and is not removed yet.
     let mut replaced = HashSet::new();
     let mut events = reader.events(state.cleaned, Some(At::first(state.compacted + 1)));
-    while let Some((_, value)) = events.next().await.transpose()? {
+    while replaced.len() <= REPLACED_MAX
+        && let Some((_, value)) = events.next().await.transpose()?
+    {
         replaced.extend(Record::decode(&value)?.previous.map(|previous| previous.at));
     }
+    // The versions may need its memory.
+    drop(events);
     let mut hasher = Hasher(0xcbf2_9ce4_8422_2325);
     let mut records = Records::new(reader, revision + 1);
     while let Some(record) = records.next().await? {
         let at = At { main: record.main, sub: record.sub };
-        let is_over = record.is_delete || replaced.contains(&at);
-        if at.main <= state.compacted && is_over {
-            continue;
+        if at.main <= state.compacted {
+            let is_over = if record.is_delete || replaced.len() <= REPLACED_MAX {
+                record.is_delete || replaced.contains(&at)
+            } else {
+                reader.version_at(&record.pair.key, state.compacted).await? != Some(at)
+            };
+            if is_over {
+                continue;
+            }
         }
         let KeyValue { key, create_revision, version, lease, value, .. } = record.pair;
         hasher.add(&at.key());

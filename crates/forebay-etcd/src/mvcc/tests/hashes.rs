@@ -44,6 +44,8 @@ async fn members_with_the_same_entries_have_the_same_hashes() {
     assert!(matches!(refused, Err(Failure::Refused(Refusal::FutureRevision))));
 }
 
+/// Story: the members of a state of millions of events were compared right after a compaction. The places of all that was not removed yet
+/// were in memory, and the members were ended for lack of it. Most of these hashes have more of them than are in memory now.
 #[tokio::test]
 async fn a_hash_does_not_show_how_much_was_removed() {
     let mut node = Node::new().await;
