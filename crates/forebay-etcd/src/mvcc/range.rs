@@ -15,6 +15,8 @@ use crate::refusal::Refusal;
 
 /// Number of values of older revisions fetched together.
 pub(super) const FETCH: usize = 128;
+/// Pairs that are kept before those beyond a limit are dropped.
+const KEPT_LEAST: usize = if cfg!(test) { 4 } else { 1024 };
 /// Counted for a pair that a transaction returns, in addition to its key and value.
 const PAIR_BYTES: u64 = 128;
 
@@ -56,6 +58,9 @@ pub(super) async fn range(
     mut returned_bytes: Option<&mut u64>,
 ) -> Result<RangeResponse, Failure> {
     let mut found = Pairs::new(place, request, pairs_max(request)).await?;
+    // One more than the limit, to detect further pairs.
+    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
+    let kept_max = limit.map_or(usize::MAX, |limit| limit.saturating_add(1));
     let mut pairs = Vec::new();
     while let Some(pair) = found.next().await? {
         if let Some(returned_bytes) = &mut returned_bytes {
@@ -65,6 +70,11 @@ pub(super) async fn range(
             }
         }
         pairs.push(pair);
+        // However many are read for the first few in another order, few are in memory.
+        if pairs.len() >= kept_max.saturating_mul(2).max(KEPT_LEAST) {
+            sort(&mut pairs, request);
+            pairs.truncate(kept_max);
+        }
     }
     let (_, count) = found.count_rest().await?;
     sort(&mut pairs, request);

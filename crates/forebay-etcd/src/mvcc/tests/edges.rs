@@ -125,6 +125,26 @@ async fn ranges_are_sorted_after_their_limit_only_without_an_order() {
     assert_eq!((keys(&response.kvs), response.more, response.count), (vec!["b"], false, 3));
 }
 
+/// Story: an operator asked for the key that was changed last, of 15 GB of them. All were in memory before one was returned, and the server
+/// was ended for lack of memory. The first key of a queue is read like this, too.
+#[tokio::test]
+async fn few_pairs_are_in_memory_for_the_first_few_in_another_order() {
+    let mut node = Node::new().await;
+    for number in 0..200 {
+        node.put(format!("key {number:03}"), "value").await;
+    }
+    let request = RangeRequest {
+        sort_order: SortOrder::Descend.into(),
+        sort_target: SortTarget::Mod.into(),
+        limit: 2,
+        ..range("key", "kez")
+    };
+    let response = node.range(request).await;
+    assert_eq!(keys(&response.kvs), ["key 199", "key 198"]);
+    assert_eq!((response.count, response.more), (200, true));
+    assert!(response.kvs.capacity() < 20, "{} pairs", response.kvs.capacity());
+}
+
 #[tokio::test]
 async fn older_revisions_are_read_until_they_are_compacted() {
     let mut node = Node::new().await;
