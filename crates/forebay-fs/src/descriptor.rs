@@ -24,8 +24,10 @@ pub(crate) struct Descriptor {
     mode: Mode,
     /// That of the scope in which it was opened; `None` for the process's.
     engine: Option<Engine>,
-    /// The same file in the engine, with a second descriptor; `None` inside where the system's calls serve it better.
+    /// The same file in the engine, with a second descriptor; `None` inside where the system's calls serve it.
     engine_file: OnceLock<Option<forebay::File>>,
+    /// Held while that file is opened.
+    opening: Mutex<()>,
     /// The process that opens that file, or has opened it; 0 before.
     opener: AtomicU32,
     /// Its bytes lie at offsets: a dropped or repeated read consumes nothing. Known once a thread has checked: fstat(2) may wait
@@ -44,6 +46,7 @@ impl Descriptor {
             mode,
             engine,
             engine_file: OnceLock::new(),
+            opening: Mutex::default(),
             opener: AtomicU32::new(0),
             has_offsets: OnceLock::new(),
             // Reads of the engine try the page cache themselves, or bypass it.
@@ -59,6 +62,7 @@ impl Descriptor {
             mode: self.mode,
             engine: self.engine.clone(),
             engine_file: OnceLock::new(),
+            opening: Mutex::default(),
             opener: AtomicU32::new(0),
             has_offsets: self.has_offsets.clone(),
             refuses_tries: AtomicBool::new(self.refuses_tries.load(Ordering::Relaxed)),
@@ -76,19 +80,35 @@ impl Descriptor {
         self.engine_file.get().is_some()
     }
 
-    /// Returns the file in the engine, which the first call opens; may block. Without one (no engine, no descriptor left) the
-    /// system's calls serve it.
-    pub(crate) fn engine_file(&self) -> Option<&forebay::File> {
+    /// Returns the file in the engine, which the first call opens; may block. `None` where the system's calls serve it, as they do
+    /// without an engine or a descriptor for it.
+    ///
+    /// # Errors
+    /// Those of the open, where bytes bypass the page cache: the system's calls would need aligned memory. The next call tries again.
+    pub(crate) fn engine_file(&self) -> io::Result<Option<&forebay::File>> {
         if let Some(known) = self.engine_file.get() {
-            return known.as_ref();
+            return Ok(known.as_ref());
         }
         let process = std::process::id();
         let opener = self.opener.compare_exchange(0, process, Ordering::AcqRel, Ordering::Acquire);
         // A child that was forked during the open would wait for a thread of its parent.
         if opener.is_err_and(|opener| opener != process) {
-            return None;
+            return Ok(None);
         }
-        self.engine_file.get_or_init(|| self.open_in_engine().ok().flatten()).as_ref()
+        let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = self.engine_file.get() {
+            return Ok(known.as_ref());
+        }
+        let opened = match self.open_in_engine() {
+            Err(error) if self.needs_engine() => return Err(error),
+            opened => opened.ok().flatten(),
+        };
+        Ok(self.engine_file.get_or_init(|| opened).as_ref())
+    }
+
+    /// Returns whether the engine moves all bytes.
+    pub(crate) fn needs_engine(&self) -> bool {
+        self.mode != Mode::Buffered
     }
 
     /// The engine has files whose bytes lie at offsets, and that may stay open for a moment behind their last handle: it closes its
@@ -167,7 +187,7 @@ impl Descriptor {
     /// Reads at the cursor; blocks.
     pub(crate) fn read(&self, buffer: &mut Buffer, len: usize) -> io::Result<usize> {
         self.has_offsets();
-        let Some(file) = self.transfers_by_engine() else {
+        let Some(file) = self.transfers_by_engine()? else {
             let read = uninterrupted(|| (&self.std).read(buffer.room(len)))?;
             buffer.hold(read);
             return Ok(read);
@@ -193,7 +213,7 @@ impl Descriptor {
     /// Writes at the cursor, which first moves by `skip`; blocks.
     pub(crate) fn write(&self, skip: i64, bytes: &[u8]) -> io::Result<()> {
         self.skip(skip)?;
-        let Some(file) = self.transfers_by_engine().filter(|_| !bytes.is_empty()) else {
+        let Some(file) = self.transfers_by_engine()?.filter(|_| !bytes.is_empty()) else {
             return (&self.std).write_all(bytes);
         };
         let _alone = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,7 +224,7 @@ impl Descriptor {
 
     /// Writes at an offset; blocks.
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        match self.transfers_by_engine() {
+        match self.transfers_by_engine()? {
             Some(file) if !bytes.is_empty() => file.write(offset, bytes).wait().map_err(io_error),
             _ => self.std.write_all_at(bytes, offset),
         }
@@ -219,8 +239,8 @@ impl Descriptor {
     }
 
     /// Returns the file in the engine where the mode needs it.
-    fn transfers_by_engine(&self) -> Option<&forebay::File> {
-        if self.mode == Mode::Buffered { None } else { self.engine_file() }
+    fn transfers_by_engine(&self) -> io::Result<Option<&forebay::File>> {
+        if self.needs_engine() { self.engine_file() } else { Ok(None) }
     }
 }
 

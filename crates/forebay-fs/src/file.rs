@@ -429,10 +429,7 @@ impl File {
         }
         if !descriptor.has_asked() {
             let descriptor = descriptor.clone();
-            let open = move || {
-                descriptor.engine_file();
-            };
-            threads::run(open).await?;
+            threads::run(move || descriptor.engine_file().map(drop)).await??;
         }
         if let Some(file) = descriptor.known_engine_file() {
             match file.read_up_to(offset..offset.saturating_add(len as u64)).await {
@@ -440,7 +437,9 @@ impl File {
                     buf[..block.len()].copy_from_slice(&block);
                     return Ok(block.len());
                 }
-                Err(error) if error.raw_os_error().is_some() => return Err(io_error(error)),
+                Err(error) if error.raw_os_error().is_some() || descriptor.needs_engine() => {
+                    return Err(io_error(error));
+                }
                 // It was the engine that refused, not the file.
                 Err(_) => {}
             }
@@ -474,7 +473,8 @@ impl Handle {
                 let descriptor = descriptor.clone();
                 on_thread(move || {
                     if asks {
-                        descriptor.engine_file();
+                        // The read has the error, if it has one.
+                        let _ = descriptor.engine_file();
                     }
                     let result = descriptor.read(&mut buffer, len);
                     (Operation::Read(result), buffer)

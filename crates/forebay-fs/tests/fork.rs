@@ -7,10 +7,10 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use forebay_fs::{File, OpenOptions};
-use forebay_test::children::in_fork;
+use forebay_test::children::{all_descriptors, in_fork, set_limit};
 use forebay_test::draw::bytes_of;
 use futures::executor::block_on;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 /// Uses threads and engine of a process in all ways.
 async fn work(dir: &std::path::Path, name: &str) -> std::io::Result<()> {
@@ -70,4 +70,42 @@ fn a_child_that_is_forked_during_an_open_reads() {
         });
         assert_eq!(code, 0);
     }
+}
+
+/// Regression: where an adaptive file found no descriptor for its first read or write, all failed with "Invalid argument" from then
+/// on. They had become the system's calls, whose memory is not aligned.
+#[test]
+fn an_adaptive_file_works_once_a_descriptor_is_free() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(&path, bytes_of(0..100_000)).unwrap();
+    let code = in_fork(|| {
+        set_limit(libc::RLIMIT_NOFILE, 256);
+        // It has its descriptors before the others are used up.
+        forebay_fs::engine().unwrap();
+        let open = || block_on(OpenOptions::new().read(true).write(true).adaptive(true).open(&path)).unwrap();
+        let (mut at_cursor, at_offsets, written) = (open(), open(), open());
+        let mut part = [0; 500];
+        let own = all_descriptors();
+        let results = [
+            block_on(at_cursor.read_exact(&mut part)).map(drop),
+            block_on(at_offsets.read_exact_at(&mut part, 777)),
+            block_on(written.write_all_at(&bytes_of(0..4096), 0)),
+        ];
+        drop(own);
+        for result in results {
+            // Without direct I/O it is as any other file.
+            if let Err(error) = result {
+                assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}");
+            }
+        }
+        block_on(at_cursor.rewind()).unwrap();
+        block_on(at_cursor.read_exact(&mut part)).unwrap();
+        assert_eq!(part, bytes_of(0..500)[..]);
+        block_on(at_offsets.read_exact_at(&mut part, 777)).unwrap();
+        assert_eq!(part, bytes_of(777..1277)[..]);
+        block_on(written.write_all_at(&bytes_of(4096..8192), 4096)).unwrap();
+        0
+    });
+    assert_eq!(code, 0);
 }
