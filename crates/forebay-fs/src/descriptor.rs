@@ -3,7 +3,7 @@
 use std::fs::File as StdFile;
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay::{Engine, Mode, Open};
@@ -17,6 +17,11 @@ use crate::failure::io_error;
 /// The longest read that is copied from the page cache on the calling thread: a tenth of a millisecond.
 const TRY_BYTES_MAX: usize = 1 << 20;
 
+/// Whether the bytes of a descriptor lie at offsets.
+const OFFSETS_UNKNOWN: u8 = 0;
+const OFFSETS_NONE: u8 = 1;
+const OFFSETS_KNOWN: u8 = 2;
+
 /// A descriptor with what belongs to its open file.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
@@ -28,11 +33,11 @@ pub(crate) struct Descriptor {
     engine_file: OnceLock<Option<forebay::File>>,
     /// Held while that file is opened.
     opening: Mutex<()>,
-    /// The process that opens that file, or has opened it; 0 before.
-    opener: AtomicU32,
-    /// Its bytes lie at offsets: a dropped or repeated read consumes nothing. Known once a thread has checked: fstat(2) may wait
-    /// for a server.
-    has_offsets: OnceLock<bool>,
+    /// The process that made it. In a forked child the locks here may be held for ever, by threads that the child does not have.
+    process: u32,
+    /// Whether its bytes lie at offsets: a dropped or repeated read consumes nothing. Known once a thread has checked: fstat(2) may
+    /// wait for a server.
+    offsets: AtomicU8,
     /// Reads that must not wait are refused.
     refuses_tries: AtomicBool,
     /// Held by clones while the engine moves bytes at the cursor, which the kernel does not hold then.
@@ -47,8 +52,8 @@ impl Descriptor {
             engine,
             engine_file: OnceLock::new(),
             opening: Mutex::default(),
-            opener: AtomicU32::new(0),
-            has_offsets: OnceLock::new(),
+            process: std::process::id(),
+            offsets: AtomicU8::new(OFFSETS_UNKNOWN),
             // Reads of the engine try the page cache themselves, or bypass it.
             refuses_tries: AtomicBool::new(mode != Mode::Buffered),
             cursor: Arc::default(),
@@ -63,8 +68,8 @@ impl Descriptor {
             engine: self.engine.clone(),
             engine_file: OnceLock::new(),
             opening: Mutex::default(),
-            opener: AtomicU32::new(0),
-            has_offsets: self.has_offsets.clone(),
+            process: self.process,
+            offsets: AtomicU8::new(self.offsets.load(Ordering::Relaxed)),
             refuses_tries: AtomicBool::new(self.refuses_tries.load(Ordering::Relaxed)),
             cursor: self.cursor.clone(),
         })
@@ -85,15 +90,13 @@ impl Descriptor {
     ///
     /// # Errors
     /// Those of the open, where bytes bypass the page cache: the system's calls would need aligned memory. The next call tries again.
+    /// Such a file is not for a forked child.
     pub(crate) fn engine_file(&self) -> io::Result<Option<&forebay::File>> {
+        if self.process != std::process::id() {
+            return if self.needs_engine() { Err(inherited()) } else { Ok(None) };
+        }
         if let Some(known) = self.engine_file.get() {
             return Ok(known.as_ref());
-        }
-        let process = std::process::id();
-        let opener = self.opener.compare_exchange(0, process, Ordering::AcqRel, Ordering::Acquire);
-        // A child that was forked during the open would wait for a thread of its parent.
-        if opener.is_err_and(|opener| opener != process) {
-            return Ok(None);
         }
         let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = self.engine_file.get() {
@@ -134,14 +137,19 @@ impl Descriptor {
     pub(crate) fn takes_tries(&self, len: usize) -> bool {
         !self.refuses_tries.load(Ordering::Relaxed)
             && len <= TRY_BYTES_MAX
-            && self.has_offsets.get() == Some(&true)
+            && self.offsets.load(Ordering::Relaxed) == OFFSETS_KNOWN
     }
 
     /// Returns whether its bytes lie at offsets; may block.
     pub(crate) fn has_offsets(&self) -> bool {
-        *self.has_offsets.get_or_init(|| {
-            self.std.metadata().is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
-        })
+        let known = self.offsets.load(Ordering::Relaxed);
+        if known != OFFSETS_UNKNOWN {
+            return known == OFFSETS_KNOWN;
+        }
+        let found = self.std.metadata();
+        let has = found.is_ok_and(|found| found.is_file() || found.file_type().is_block_device());
+        self.offsets.store(if has { OFFSETS_KNOWN } else { OFFSETS_NONE }, Ordering::Relaxed);
+        has
     }
 
     /// Reads at the cursor, on the calling thread, if that needs no wait: all of `into`, or the rest of the file.
@@ -242,6 +250,10 @@ impl Descriptor {
     fn transfers_by_engine(&self) -> io::Result<Option<&forebay::File>> {
         if self.needs_engine() { self.engine_file() } else { Ok(None) }
     }
+}
+
+fn inherited() -> io::Error {
+    io::Error::other("a direct or adaptive file belongs to the parent process (open it again in the child)")
 }
 
 /// Repeats a call that a signal interrupts, as tokio does for reads.

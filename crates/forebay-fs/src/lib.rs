@@ -45,6 +45,7 @@
 //!   alone.
 //! - `Runtime::shutdown_timeout` waits for accepted writes without a limit.
 //! - Calls work without a runtime and on one that is shut down, where tokio's fail or panic.
+//! - A forked child opens direct and adaptive files again; other files of its parent work there as well.
 //!
 //! [The guide](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md) says what else differs, and what worlds have
 //! nothing for.

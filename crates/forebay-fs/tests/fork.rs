@@ -72,6 +72,44 @@ fn a_child_that_is_forked_during_an_open_reads() {
     }
 }
 
+/// Regression: a thread that looked at a file of `from_std` had a lock, and so had one that read at the cursor of an adaptive file. A
+/// child that was forked meanwhile and used the file waited for the thread, which it does not have.
+#[test]
+fn a_child_waits_for_no_lock_of_its_parents_threads() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(&path, bytes_of(0..2 << 20)).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..8 {
+        let given = [(); 16].map(|()| File::from_std(std::fs::File::open(&path).unwrap()));
+        let mut own = block_on(OpenOptions::new().read(true).adaptive(true).open(&path)).unwrap();
+        let mut clone = block_on(own.try_clone()).unwrap();
+        let mut parts = [[0_u8; 100]; 16];
+        let reads = given.iter().zip(&mut parts).map(|(file, part)| Box::pin(file.read_exact_at(part, 5)));
+        let mut reads: Vec<_> = reads.collect();
+        let mut whole = vec![0; 2 << 20];
+        let mut read = pin!(own.read(&mut whole));
+        // On their way to a thread, or there.
+        let _ = read.as_mut().poll(&mut context);
+        for read in &mut reads {
+            let _ = read.as_mut().poll(&mut context);
+        }
+        let code = in_fork(|| {
+            let mut part = [0; 100];
+            for file in &given {
+                block_on(file.read_exact_at(&mut part, 5)).unwrap();
+                assert_eq!(part, bytes_of(5..105)[..]);
+            }
+            // Without direct I/O it is as any other file.
+            if let Err(error) = block_on(clone.read(&mut part)) {
+                assert!(error.to_string().contains("open it again in the child"), "{error}");
+            }
+            0
+        });
+        assert_eq!(code, 0);
+    }
+}
+
 /// Regression: where an adaptive file found no descriptor for its first read or write, all failed with "Invalid argument" from then
 /// on. They had become the system's calls, whose memory is not aligned.
 #[test]
