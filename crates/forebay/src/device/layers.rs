@@ -146,7 +146,7 @@ impl System<'_> {
             return true;
         }
         let link = self.sys.join(format!("dev/block/{}:{}", numbers.0, numbers.1));
-        let Ok(path) = fs::canonicalize(link) else { return false };
+        let Some(path) = sysfs::optional(fs::canonicalize(link)) else { return false };
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let kind = kind(&path, &name);
         let index = layers.len();
@@ -195,7 +195,8 @@ impl System<'_> {
 
     /// Returns all devices of the btrfs that this one belongs to, or just this one.
     fn btrfs_devices(&self, numbers: (u32, u32)) -> Vec<(u32, u32)> {
-        let systems = fs::read_dir(self.sys.join("fs/btrfs")).into_iter().flatten().flatten();
+        let systems = sysfs::optional(fs::read_dir(self.sys.join("fs/btrfs")));
+        let systems = systems.into_iter().flatten().flatten();
         let mut sets = systems.map(|system| devices_in(&system.path().join("devices")).collect::<Vec<_>>());
         sets.find(|devices| devices.contains(&numbers)).unwrap_or_else(|| vec![numbers])
     }
@@ -203,8 +204,8 @@ impl System<'_> {
 
 /// Returns the numbers of the devices that a directory of sysfs links to, in the order of their names.
 fn devices_in(directory: &Path) -> impl Iterator<Item = (u32, u32)> {
-    let mut links: Vec<PathBuf> =
-        fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let entries = sysfs::optional(fs::read_dir(directory)).into_iter().flatten().flatten();
+    let mut links: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     links.sort();
     links.into_iter().filter_map(|link| sysfs::numbers(&link))
 }

@@ -112,15 +112,11 @@ impl Device {
 
     fn of_place(place: PathTarget) -> io::Result<Device> {
         let sys = std::fs::canonicalize("/sys").unwrap_or_else(|_| "/sys".into());
-        let mounts = match std::fs::read("/proc/self/mountinfo") {
-            // A device of which nothing could be read would pass for one of which nothing is known.
-            Err(cause) if matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                return Err(cause);
-            }
-            read => read.unwrap_or_default(),
-        };
-        let system = System { sys: &sys, mounts: &mounts, lookup: &|path| place_of_path(path).ok() };
-        Ok(Device::in_system(&system, place))
+        sysfs::complete(|| {
+            let mounts = sysfs::optional(std::fs::read("/proc/self/mountinfo")).unwrap_or_default();
+            let system = System { sys: &sys, mounts: &mounts, lookup: &|path| place_of_path(path).ok() };
+            Device::in_system(&system, place)
+        })
     }
 
     fn in_system(system: &System<'_>, place: PathTarget) -> Device {

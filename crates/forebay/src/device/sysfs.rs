@@ -2,12 +2,39 @@
 //! unreadable attribute is `None`: kernels and kinds of devices differ, and no attribute is needed for
 //! correct I/O.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::mountinfo;
+
+thread_local! {
+    /// The errno of a read that lacked a descriptor, since [`complete`] began.
+    static LACK: Cell<Option<i32>> = const { Cell::new(None) };
+}
+
+/// Runs `look`, whose reads go through [`optional`] on this thread.
+///
+/// # Errors
+/// A read lacked a descriptor: the result would pass for that of a device of which less is known.
+pub(super) fn complete<T>(look: impl FnOnce() -> T) -> io::Result<T> {
+    LACK.set(None);
+    let result = look();
+    LACK.take().map_or(Ok(result), |errno| Err(io::Error::from_raw_os_error(errno)))
+}
+
+/// Returns the value of a read that may fail. The lack of a descriptor counts for [`complete`].
+pub(super) fn optional<T>(read: io::Result<T>) -> Option<T> {
+    if let Err(cause) = &read
+        && matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+    {
+        LACK.set(cause.raw_os_error());
+    }
+    read.ok()
+}
 
 /// Whether a device may lose acknowledged writes when power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +78,7 @@ impl Limits {
             segments_max: number(&queue.join("max_segments")),
             queue_depth: number(&queue.join("nr_requests")),
             // One directory for each hardware queue; devices without queues (zram, most stacked devices) have no such directory.
-            queues: fs::read_dir(device.join("mq")).ok().map(|queues| queues.flatten().count() as u32),
+            queues: optional(fs::read_dir(device.join("mq"))).map(|queues| queues.flatten().count() as u32),
             write_cache: text(&queue.join("write_cache")).and_then(|text| parse_write_cache(&text)),
             fua: flag(&queue.join("fua")),
             io_poll,
@@ -112,7 +139,7 @@ pub(crate) fn model(device: &Path) -> Option<String> {
 
 /// Returns the file behind a loop device.
 pub(crate) fn backing_file(device: &Path) -> Option<PathBuf> {
-    let mut path = fs::read(device.join("loop/backing_file")).ok()?;
+    let mut path = optional(fs::read(device.join("loop/backing_file")))?;
     if path.last() == Some(&b'\n') {
         path.pop();
     }
@@ -127,7 +154,7 @@ pub(crate) fn numa_node(sys: &Path, device: &Path) -> Option<u32> {
 }
 
 fn text(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_string())
+    optional(fs::read_to_string(path)).map(|text| text.trim().to_string())
 }
 
 fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {

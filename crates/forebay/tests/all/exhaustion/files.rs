@@ -1,6 +1,7 @@
 //! Many files, and no descriptor left.
 
 use std::future::IntoFuture as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay::device::Device;
 use forebay::{DriverChoice, Engine, ErrorKind, File, FileCache, FilePlace, Open};
@@ -219,6 +220,38 @@ fn a_device_is_found_once_a_descriptor_is_free() {
         close(engine);
         drop(dir);
         before.is_all_again();
+    });
+}
+
+/// Regression: while a device's files in sysfs were read, another thread had the last descriptor for a moment. Those that could not be
+/// read passed for missing, so a partition had no disk, and a disk no queues, for as long as the engine lived.
+#[test]
+fn a_device_is_read_as_a_whole_or_not_at_all() {
+    scene("files::a_device_is_read_as_a_whole_or_not_at_all", || {
+        let dir = dir();
+        let known = || Device::of_path(dir.path()).map(|device| format!("{device:?}"));
+        let expected = known().unwrap();
+        set_limit(libc::RLIMIT_NOFILE, 64);
+        let mut own = all_descriptors();
+        own.pop();
+        let is_over = AtomicBool::new(false);
+        let found: Vec<_> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(std::fs::File::open("/dev/null"));
+                }
+            });
+            let found = (0..500).map(|_| known()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            found
+        });
+        for found in found {
+            match found {
+                Ok(found) => assert_eq!(found, expected),
+                Err(error) => assert!(error.is_out_of_descriptors(), "{error}"),
+            }
+        }
+        drop(own);
     });
 }
 
