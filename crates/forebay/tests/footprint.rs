@@ -129,6 +129,23 @@ fn one_shard_is_small() {
     alone("one_shard_is_small", || is_small(1, |config| Engine::start(config.shards(1)).unwrap()));
 }
 
+/// Regression: a shard whose task slept for ever, as one with a time limit of `Duration::MAX` does, kept its processor busy. The
+/// kernel's wait of 584 years ended immediately, each time.
+#[test]
+fn a_shard_rests_while_a_task_sleeps_for_ever() {
+    alone("a_shard_rests_while_a_task_sleeps_for_ever", || {
+        let engine = Engine::start(config().shards(1)).unwrap();
+        let turns = || engine.stats().wait().unwrap().shards[0].turns;
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, || forebay::shard::sleep(Duration::MAX));
+        let before = turns();
+        rests(&engine);
+        let more = turns() - before;
+        assert!(more < 1000, "{more} turns without work");
+        task.abort();
+        assert!(task.wait().is_err());
+    });
+}
+
 /// The engine of a machine with 64 processors: one shard for four of them.
 #[test]
 #[cfg(feature = "_sim")]

@@ -14,8 +14,10 @@ const NO_IOWAIT: u32 = 1 << 7;
 /// io_uring_register(2); the io-uring crate does not return the index that the kernel chose.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 
-/// Longer than any wait; if it passes, a shard finds nothing and waits again.
-static LONG: types::Timespec = types::Timespec::new().sec(3600);
+/// The longest wait; if it passes, a shard finds nothing and waits again. The kernel adds the present time to a limit without a check:
+/// beyond 292 years the sum is negative, and the wait ends immediately.
+const LONG: Duration = Duration::from_secs(3600);
+static LONG_SPAN: types::Timespec = types::Timespec::new().sec(LONG.as_secs());
 
 /// `struct io_uring_getevents_arg` of the kernel's ABI.
 #[repr(C)]
@@ -79,7 +81,7 @@ impl Door {
         limit: Option<Duration>,
     ) -> io::Result<()> {
         let mut flags = self.flags | GETEVENTS;
-        let span = limit.map(types::Timespec::from);
+        let span = limit.map(|limit| types::Timespec::from(limit.min(LONG)));
         let mut argument = GetEventsArg { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts: 0 };
         let mut want = want;
         let mut extended = false;
@@ -95,7 +97,7 @@ impl Door {
                     // Without a limit the call would return ETIME if patience ends without a completion, and
                     // a second call would have to wait for the first completion.
                     if argument.ts == 0 {
-                        argument.ts = std::ptr::from_ref(&LONG) as u64;
+                        argument.ts = std::ptr::from_ref(&LONG_SPAN) as u64;
                     }
                 } else {
                     // Without a bound, a wait for several completions could outlast the last request of a
