@@ -611,7 +611,10 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn set_class(&self, spec: ClassSpec) -> Result<Class> {
-        self.shared.classes.set(spec).map_err(|fault| Error::invalid("class", fault))
+        let (before, caps) = (self.shared.classes.specs().0, spec.spec.caps);
+        let class = self.shared.classes.set(spec).map_err(|fault| Error::invalid("class", fault))?;
+        self.shared.change_caps(class, before.classes[class.index()].caps, caps);
+        Ok(class)
     }
 
     /// Returns the tenant `name` with `shares` shares (1 to 10,000), and creates it if it does not exist. Its shares compete

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use crate::base::class::ClassTable;
+use crate::base::class::{Class, ClassTable};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::health::Degradation;
@@ -137,6 +137,17 @@ impl EngineShared {
     pub(crate) fn wake_shards(&self, mask: u64) {
         let woken = self.all_inboxes().filter(|inbox| mask & (1 << inbox.index) != 0);
         woken.for_each(|inbox| inbox.kick());
+    }
+
+    /// Tells devices and shards that a class's caps are others now: a shard may sleep until the old cap lets an operation start.
+    pub(crate) fn change_caps(&self, class: Class, before: [u64; 4], caps: [u64; 4]) {
+        if before == caps || self.failure().is_some() {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let devices = self.lock_devices().schedulers();
+        devices.iter().for_each(|device| device.change_caps(class.index(), before, caps, now_ns));
+        self.all_inboxes().for_each(|inbox| inbox.kick());
     }
 
     /// Returns whether the engine belongs to a process that this one was forked from.

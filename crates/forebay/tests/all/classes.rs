@@ -71,6 +71,28 @@ fn a_class_may_be_changed_and_what_is_wrong_is_refused() {
     assert!(other.set_class(ClassSpec::new("d").tenant(tenant)).is_err(), "another engine's tenant");
 }
 
+/// A class reads at a byte a second: after one read of 4 KiB the next waits for more than an hour, unless the cap is lifted or
+/// raised meanwhile.
+#[test]
+fn a_changed_cap_counts_for_operations_that_wait() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 4096);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let capped = ClassSpec::new("backup").read_bytes_per_second_max(1);
+    for (n, changed) in [0, 1 << 30].into_iter().enumerate() {
+        let backup = engine.set_class(capped.clone()).unwrap();
+        file.read(0..4096).class(backup).wait().unwrap();
+        let reader = file.clone();
+        let waiting = engine.spawn_on_shard(0, backup, move || async move { reader.read(0..4096).await });
+        engine.spawn_on_shard(0, Class::BACKGROUND, || async {}).wait().unwrap();
+        let stats = engine.stats().wait().unwrap();
+        assert_eq!(reads(&stats, "backup"), 2 * n as u64 + 1, "the second one waits");
+        engine.set_class(capped.clone().read_bytes_per_second_max(changed)).unwrap();
+        assert_eq!(waiting.wait().unwrap().unwrap().len(), 4096);
+    }
+}
+
 /// Its polls last any time: with a bound of zero each of them is too long.
 async fn holds_its_shard() {
     shard::yield_now().await;

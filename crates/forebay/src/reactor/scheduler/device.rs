@@ -305,6 +305,22 @@ impl DeviceScheduler {
         }
     }
 
+    /// Restates at a class's new caps what it has used ahead of its old ones. A cap that is new or lifted starts with nothing used.
+    pub(crate) fn change_caps(&self, class: usize, before: [u64; 4], caps: [u64; 4], now_ns: u64) {
+        for (dim, (before, cap)) in before.into_iter().zip(caps).enumerate() {
+            let used_until = &self.caps[class][dim];
+            if before == 0 || cap == 0 {
+                used_until.store(0, Ordering::Relaxed);
+            } else if before != cap {
+                let _ = used_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| {
+                    let ahead_ns = u128::from(until.checked_sub(now_ns)?);
+                    let ahead_ns = ahead_ns * u128::from(before) / u128::from(cap);
+                    Some(now_ns.saturating_add(u64::try_from(ahead_ns).unwrap_or(u64::MAX)))
+                });
+            }
+        }
+    }
+
     pub(super) fn note_limited(&self) {
         if !self.window.limited.load(Ordering::Relaxed) {
             self.window.limited.store(true, Ordering::Relaxed);
@@ -399,6 +415,24 @@ mod tests {
             assert!(bytes.abs_diff(10_000_000) < 100_000, "{bytes} bytes, looking every {look_ns} ns");
         }
         assert_eq!(device.cap_opens_ns(3, &spec, true, 0), 0, "writes have no cap");
+    }
+
+    /// A class read 4 KiB at a byte a second, and had 4,096 s to wait when its cap was raised, and later lifted.
+    #[test]
+    fn what_is_used_counts_at_the_new_cap() {
+        let device = DeviceScheduler::new("d", 1, None);
+        let capped = |cap| Spec { caps: [cap, 0, 0, 0], ..Spec::default() };
+        let (now_ns, second) = (1_000_000_000_000, 1_000_000_000);
+        device.charge_caps(3, &capped(1), false, 4096, now_ns);
+        assert!(device.cap_opens_ns(3, &capped(1), false, now_ns) > now_ns + 4_000 * second);
+        device.change_caps(3, capped(1).caps, capped(4096).caps, now_ns);
+        let opens_ns = device.cap_opens_ns(3, &capped(4096), false, now_ns);
+        assert!(opens_ns > now_ns && opens_ns <= now_ns + second, "{opens_ns}");
+        device.change_caps(3, capped(4096).caps, capped(1).caps, now_ns);
+        assert!(device.cap_opens_ns(3, &capped(1), false, now_ns) > now_ns + 4_000 * second, "lowered");
+        device.change_caps(3, capped(1).caps, capped(0).caps, now_ns);
+        device.change_caps(3, capped(0).caps, capped(1).caps, now_ns);
+        assert_eq!(device.cap_opens_ns(3, &capped(1), false, now_ns), 0, "lifted, and set anew");
     }
 
     #[test]
