@@ -186,9 +186,9 @@ impl Cache {
         CachedFile::new(shared)
     }
 
-    /// Returns a read of many ranges of any files of the cache, all in flight concurrently. Each has its own result, in the order
-    /// of the ranges. Missing pages that follow each other are read together where their ranges follow each other as well, so sort
-    /// them.
+    /// Returns a read of many ranges of any files of the cache, up to 1 GiB each, all in flight concurrently. Each has its own
+    /// result, in the order of the ranges. Missing pages that follow each other are read together where their ranges follow each
+    /// other as well, so sort them.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
