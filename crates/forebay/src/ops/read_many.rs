@@ -550,7 +550,8 @@ pub struct ReadPlan {
 impl ReadPlan {
     /// Returns the bytes of all requests together.
     pub fn read_bytes(&self) -> u64 {
-        self.requests.iter().map(|request| request.range.end - request.range.start).sum()
+        let bytes = self.requests.iter().map(|request| request.range.end - request.range.start);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Returns the bytes read for one wanted, 1.0 for a plan without requests. Below 1 where ranges overlap.

@@ -578,6 +578,19 @@ fn a_closed_file_of_several_fails_alone_and_a_foreign_one_all() {
     assert!(nothing.requests.is_empty() && (nothing.amplification() - 1.0).abs() < f64::EPSILON);
 }
 
+/// A program asked for the plan of a file "to its end" three times, with the largest end that a range may have: together the ranges
+/// have more bytes than a number can say, and the sum overflowed.
+#[test]
+fn a_plan_of_the_longest_ranges_has_a_sum() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 100);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let end = i64::MAX as u64 - (1 << 20);
+    let plan = file.read_many([0..end, 0..end, 0..end]).plan().unwrap();
+    assert_eq!((plan.requests.len(), plan.wanted_bytes, plan.read_bytes()), (3, u64::MAX, u64::MAX));
+}
+
 /// Reads a stream to its end. Returns the numbers of the ranges that have failed with `kind`, after each number was returned once.
 #[track_caller]
 fn failed_with(kind: ErrorKind, mut stream: forebay::ReadManyStream, ranges: &[Range<u64>]) -> Vec<usize> {

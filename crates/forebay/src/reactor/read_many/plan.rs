@@ -180,7 +180,8 @@ impl Plan {
 
     /// Returns the bytes of the ranges that are read.
     pub(crate) fn wanted_bytes(&self) -> u64 {
-        self.order.iter().map(|&number| self.ranges.get(number)).map(|range| range.end - range.start).sum()
+        let ranges = self.order.iter().map(|&number| self.ranges.get(number));
+        ranges.map(|range| range.end - range.start).fold(0, u64::saturating_add)
     }
 }
 
