@@ -38,7 +38,8 @@ pub(crate) struct FileState {
     pub(crate) writes: Writes,
     /// One more than the highest page that was ever in the cache.
     pages_seen: AtomicU64,
-    /// One more than the number of the short page at the end of the file, if it is cached; otherwise 0.
+    /// One more than the number of the short page at the end of the file, if it is cached; otherwise 0. No other short page is
+    /// cached.
     short_page: AtomicU64,
 }
 
@@ -210,7 +211,11 @@ impl FileState {
         let is_short = (block.len() as u64) < self.page_bytes();
         if is_short {
             // Before the check for writes: a write that starts after it finds the page's number here.
-            self.short_page.fetch_max(page + 1, Ordering::SeqCst);
+            let before = self.short_page.swap(page + 1, Ordering::SeqCst);
+            if let Some(old) = before.checked_sub(1).filter(|old| *old != page) {
+                // The file ended there before it was changed elsewhere. Only one page's number is known here.
+                drop(self.core.blocks.remove(self.id, old * self.page_bytes()));
+            }
             if !self.writes.is_quiet_since(epoch) {
                 return;
             }
@@ -218,6 +223,10 @@ impl FileState {
             return;
         }
         self.put(page, block);
+        if is_short && self.short_page.load(Ordering::SeqCst) != page + 1 {
+            // Another short page was found at the same time, and a write would remove that one alone.
+            drop(self.core.blocks.remove(self.id, page * self.page_bytes()));
+        }
     }
 
     pub(crate) fn put(&self, page: u64, block: &Block) {

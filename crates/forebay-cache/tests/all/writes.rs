@@ -86,6 +86,25 @@ fn a_write_that_makes_the_file_longer_drops_its_last_page() {
     assert_eq!((grown.len(), &grown[904..]), (PAGE as usize, &[0; 3192][..]));
 }
 
+/// A file was cut, its pages were invalidated, and the page at its new end was read. A write behind that page made the file longer, but
+/// the page stayed short: a read up to the end of the file missed all that follows.
+#[test]
+fn the_last_page_of_a_file_that_was_cut_is_dropped_as_well() {
+    let cache = cache(8 << 20);
+    let data = scratch(&cache, 5 * PAGE + 512);
+    assert_eq!(data.file.read_up_to(5 * PAGE..6 * PAGE).wait().expect("a read").len(), 512);
+    data.file.file().truncate(2 * PAGE + 512).wait().expect("a cut");
+    data.file.invalidate(0..u64::MAX);
+    assert_eq!(data.file.read_up_to(2 * PAGE..3 * PAGE).wait().expect("a read").len(), 512);
+    assert!(data.file.get(2 * PAGE..2 * PAGE + 512).is_some(), "the short page is in memory");
+    data.file.write(4 * PAGE, vec![9; PAGE as usize]).wait().expect("a write");
+    let grown = data.file.read_up_to(2 * PAGE..6 * PAGE).wait().expect("a read");
+    let (old, new) = grown[..].split_at(512);
+    assert_eq!((grown.len() as u64, old), (3 * PAGE, &bytes(2 * PAGE..2 * PAGE + 512)[..]));
+    assert!(new.iter().take(2 * PAGE as usize - 512).all(|byte| *byte == 0), "a hole");
+    assert_eq!(new[2 * PAGE as usize - 512..], [9; PAGE as usize]);
+}
+
 /// The page is read while the file ends in it, and inserted after the file has grown.
 #[test]
 fn a_short_page_in_flight_across_such_a_write_stays_out() {
