@@ -190,6 +190,9 @@ impl Cache {
     /// result, in the order of the ranges. Missing pages that follow each other are read together where their ranges follow each
     /// other as well, so sort them.
     ///
+    /// All results keep I/O memory until they are dropped. Ranges for which there is none left fail with
+    /// [`ErrorKind::ArenaExhausted`](forebay::ErrorKind::ArenaExhausted): read as many in several batches.
+    ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
     /// # use forebay_cache::{Cache, CacheOptions};
