@@ -107,6 +107,10 @@ impl DeviceQueue {
             starved_since_ns: None,
             counts: Counts::default(),
         };
+        let seen = |beat: &Beat| {
+            let turns = beat.turns.load(Ordering::Relaxed);
+            (turns, beat.idle_since_ns(turns).unwrap_or_else(|| now_ns.saturating_sub(ACTIVE_NS / 2)))
+        };
         DeviceQueue {
             flows: [flow; CLASSES_MAX],
             waiting: 0,
@@ -115,11 +119,7 @@ impl DeviceQueue {
             lease: 0,
             used: 0,
             users_found_ns: 0,
-            seen: shared
-                .beats
-                .iter()
-                .map(|beat| (beat.turns.load(Ordering::Relaxed), now_ns.saturating_sub(ACTIVE_NS / 2)))
-                .collect(),
+            seen: shared.beats.iter().map(seen).collect(),
             held: None,
             completed: CompletedCost::default(),
             reaped: 0,
@@ -529,6 +529,26 @@ mod tests {
         let later = ShardView { now_ns: now_ns + 2 * ACTIVE_NS, ..view };
         assert_eq!(calls.admit_call(read, later), Admission::Pass, "the other class is idle");
         assert!(calls.passes(mine, 1));
+    }
+
+    /// Story: gets of a shard that had not used the device before came eight at a time, as another shard had loaded the store in another
+    /// class a while ago. Its first look took the others for active 50 ms before.
+    #[test]
+    fn an_account_that_is_new_to_a_device_knows_which_others_are_idle() {
+        let (shared, specs) = (Arc::new(DeviceScheduler::new("d", 2, None)), Specs::default());
+        let (began_ns, later_ns) = (1_000_000_000, 1_000_000_000 + 2 * ACTIVE_NS);
+        let view = |me, now_ns| ShardView { me, now_ns, specs: &specs };
+        let mut one = DeviceQueue::new(shared.clone(), began_ns);
+        one.note_use(1, view(0, began_ns));
+        one.beat(0).advance();
+        let is_contended = |now_ns| {
+            let mut other = DeviceQueue::new(shared.clone(), now_ns);
+            other.note_use(2, view(1, now_ns));
+            other.contended
+        };
+        assert!(is_contended(later_ns), "its operation is in flight");
+        one.beat(0).note_idle(|| began_ns);
+        assert!(is_contended(began_ns + ACTIVE_NS / 2) && !is_contended(later_ns));
     }
 
     /// Regression: a class whose operations pass is not noted. It counted as in use until another class started, however long it
