@@ -54,6 +54,8 @@ impl Place {
     ///
     /// A folder cannot be made.
     pub(crate) fn new(work: &Path, arguments: Vec<String>) -> Result<Self, String> {
+        // Tests run in the folder of their crate.
+        let work = std::path::absolute(work).map_err(|error| format!("{}: {error}", work.display()))?;
         let place = Self { files: work.join("t"), logs: work.join("logs"), arguments };
         // The output of tests that failed in an earlier step stays.
         let _ = std::fs::remove_dir_all(&place.files);
