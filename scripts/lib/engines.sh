@@ -49,7 +49,7 @@ ratios() {
                     if (ENVIRON["FOREBAY_BENCH_ROWS"] == "") continue
                     split("forebay own-direct own ratio", sides, " ")
                     for (s = 1; s <= 4; s++)
-                        printf "%s\t%s\t%.2f\t%s\t\n", engine, order[row], found[s], name[figure] ", " sides[s] >>ENVIRON["FOREBAY_BENCH_ROWS"]
+                        printf "%s\t%s\t" (found[s] < 100 ? "%.2f" : "%.0f") "\t%s\t\n", engine, order[row], found[s], name[figure] ", " sides[s] >>ENVIRON["FOREBAY_BENCH_ROWS"]
                 }
         }' "$2"
 }
