@@ -26,7 +26,7 @@ use forebay_report::failure::Failure;
 
 /// Exit code for a missing key, or a damaged store.
 const NO: u8 = 1;
-/// The longest value of a store, and what is read of a file at most.
+/// The limit of a value in bytes. No more of a file is read.
 const VALUE_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of output that are collected before they are written.
 const OUTPUT_BYTES: usize = 64 << 10;

@@ -170,7 +170,7 @@ fn an_idle_store_gives_back_what_was_replaced_by_less() {
     }
 }
 
-/// Values in place of others give back little unless they are less than half as long.
+/// Replacing a value by one of more than half its length frees little.
 #[test]
 fn values_of_more_than_half_the_length_are_not_worth_a_flush() {
     for (value_bytes, is_flushed) in [(1_000, false), (560, false), (440, true), (0, true)] {

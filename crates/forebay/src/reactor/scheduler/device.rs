@@ -305,7 +305,7 @@ impl DeviceScheduler {
         }
     }
 
-    /// Restates at a class's new caps what it has used ahead of its old ones. A cap that is new or lifted starts with nothing used.
+    /// Converts the time that a class has used ahead at its old caps to its new caps. A cap that is new or lifted starts at zero.
     pub(crate) fn change_caps(&self, class: usize, before: [u64; 4], caps: [u64; 4], now_ns: u64) {
         for (dim, (before, cap)) in before.into_iter().zip(caps).enumerate() {
             let used_until = &self.caps[class][dim];
