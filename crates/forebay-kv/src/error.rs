@@ -46,8 +46,8 @@ pub enum ErrorKind {
     /// space is free.
     NoSpace,
     /// An earlier write of this store failed, and no more writes are possible. Reads still work. The text and
-    /// [`source`](std::error::Error::source) are those of that first failure. Opening the store again recovers. Or the store was
-    /// opened with [`Options::read_only`](crate::Options::read_only); then it has no source.
+    /// [`source`](std::error::Error::source) are those of that first failure. Opening the store again recovers. Or a task of the
+    /// store panicked, or the store was opened with [`Options::read_only`](crate::Options::read_only); then it has no source.
     ReadOnly,
     /// A key, a value, or a batch exceeds its limit.
     TooLarge {

@@ -24,10 +24,13 @@ pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
     }
     let task = (shared.clone(), shared.begin_task());
     drop(forebay::shard::spawn(async move {
-        task.0.write_stall.run(|| task.0.is_closing()).await;
+        let slowing = task.0.write_stall.run(|| task.0.is_closing());
+        run_guarded(&task.0, "slow writers", slowing).await;
     })?);
     let task = (shared.clone(), shared.begin_task());
-    drop(forebay::shard::spawn(async move { task.0.run_turns().await })?);
+    drop(forebay::shard::spawn(async move {
+        run_guarded(&task.0, "order transactions", task.0.run_turns()).await;
+    })?);
     // The last to retire a table may be a snapshot that outlives the store's tasks, so the callback must not
     // keep the shared state alive.
     let rung = Arc::downgrade(shared);
@@ -38,11 +41,43 @@ pub(super) fn begin(shared: &Arc<StoreCore>) -> Result<()> {
     });
     shared.pace();
     let class = shared.options.background;
-    drop(shared.spawn_task(background, class, |shared| async move { compact::run(&shared).await }));
-    drop(shared.spawn_task(background, class, |shared| async move { idle::run(&shared).await }));
-    drop(shared.spawn_task(background, class, |shared| async move { space::run(&shared).await }));
-    drop(shared.spawn_task(background, class, |shared| async move { removes(&shared).await }));
+    drop(shared.spawn_task(background, class, |shared| async move {
+        run_guarded(&shared, "compact tables", compact::run(&shared)).await;
+    }));
+    drop(shared.spawn_task(background, class, |shared| async move {
+        run_guarded(&shared, "flush an idle store", idle::run(&shared)).await;
+    }));
+    drop(shared.spawn_task(background, class, |shared| async move {
+        run_guarded(&shared, "handle a full disk", space::run(&shared)).await;
+    }));
+    drop(shared.spawn_task(background, class, |shared| async move {
+        run_guarded(&shared, "remove files", removes(&shared)).await;
+    }));
     Ok(())
+}
+
+/// Runs a task of the store. A panic in it makes the store read-only: calls would wait for its work forever.
+async fn run_guarded(shared: &StoreCore, purpose: &'static str, work: impl Future<Output = ()>) {
+    let _guard = PanicGuard { shared, purpose };
+    work.await;
+}
+
+/// Makes the store read-only if a panic drops it.
+struct PanicGuard<'a> {
+    shared: &'a StoreCore,
+    purpose: &'static str,
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = format!(
+                "the store's task to {} panicked, so the store is read-only until it is opened again",
+                self.purpose
+            );
+            self.shared.fail(&Error::at(ErrorKind::ReadOnly, &self.shared.dir, text));
+        }
+    }
 }
 
 /// Ends the store when its task ends, for any reason: its engine may be closed below it, or a task may panic.

@@ -1,6 +1,8 @@
 //! A store that cannot be opened or written returns an error with the cause, and leaves everything unchanged.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{self, dir, engine, files, key, open, options, value};
 use forebay::Engine;
@@ -101,6 +103,44 @@ fn a_store_whose_engine_was_closed_is_named() {
         assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
         assert!(error.to_string().contains(&*dir.path().to_string_lossy()), "{error}");
     }
+}
+
+/// Whether the next call of the clock panics, unless it is the test's thread that calls.
+static CLOCK_PANICS: AtomicBool = AtomicBool::new(false);
+thread_local! { static IS_CALLER: Cell<bool> = const { Cell::new(false) } }
+
+fn clock_that_panics() -> u64 {
+    let panics = !IS_CALLER.get() && CLOCK_PANICS.swap(false, Ordering::AcqRel);
+    assert!(!panics, "a clock of the program's");
+    1_000
+}
+
+/// Story: the task that compacts tables panicked, in a clock of the program's, and the store was open without it: `settle` waited for
+/// ever, and level 0 grew.
+#[test]
+fn a_store_whose_task_panics_is_read_only() {
+    let (engine, dir) = (engine(), dir());
+    IS_CALLER.set(true);
+    let open = || Store::open(&engine, dir.path(), options().clock(clock_that_panics)).wait().unwrap();
+    let store = open();
+    let keyspace = store.default_keyspace();
+    keyspace.put("a", "1").wait().unwrap();
+    store.settle().wait().unwrap();
+    CLOCK_PANICS.store(true, Ordering::Release);
+    for error in [
+        store.settle().wait().unwrap_err(),
+        store.compact().wait().unwrap_err(),
+        keyspace.put("b", "2").wait().unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        assert!(error.to_string().contains("panicked, so the store is read-only"), "{error}");
+        assert!(error.to_string().contains(&*dir.path().to_string_lossy()), "{error}");
+    }
+    assert_eq!(keyspace.get(b"a").wait().unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(store.close().wait().unwrap_err().kind(), ErrorKind::ReadOnly);
+    let store = open();
+    assert_eq!(store.default_keyspace().get(b"a").wait().unwrap().as_deref(), Some(&b"1"[..]));
+    store.close().wait().unwrap();
 }
 
 /// Regression: an empty path gave "open : No such file".
