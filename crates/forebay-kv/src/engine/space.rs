@@ -309,7 +309,8 @@ impl StoreCore {
         let (needed, tables) = (2 * ready.logged().len() as u64 + LOG_ROOM, 2 * short_tables_bytes(count));
         let taken = self.log_taken(commit).max(tables);
         let goal = self.full.goal.load(Ordering::Acquire);
-        let most = self.budget.log_segment_bytes(&self.options).max(goal / LOG_PART);
+        let segment = self.budget.log_segment_bytes(&self.options);
+        let most = segment.max(goal / LOG_PART);
         let has_room = self.wal.segment_bytes_left() >= needed;
         if has_room && taken < most {
             let is_time = taken >= most / 4 * 3 && commit.sealed.is_empty();
@@ -317,6 +318,11 @@ impl StoreCore {
                 self.full.ring();
             }
             return Ok(());
+        }
+        if !has_room && needed > segment {
+            let (bytes, most) = (ready.logged().len(), (segment - LOG_ROOM) / 2);
+            let what = format!("a batch of deletes of {bytes} bytes, and the log of a full store takes {most}");
+            return self.refuse_batch(&what);
         }
         if !commit.sealed.is_empty() {
             return self.full.check_growth();
@@ -327,16 +333,20 @@ impl StoreCore {
             return self.full.check_growth();
         }
         if tables >= most.max(BATCH_BYTES) {
-            let text = format!(
-                "a batch of deletes in {count} keyspaces, each of which needs a table: use smaller batches"
-            );
-            return self.full.why().map_or(Ok(()), |why| Err(Error::short(&self.dir, text, &why)));
+            let what = format!("a batch of deletes in {count} keyspaces, each of which needs a table");
+            return self.refuse_batch(&what);
         }
         match self.wal.reserve_bytes() {
             _ if has_room => Ok(()),
             Ok(reserve) if reserve >= needed => Ok(()),
             _ => self.full.check_growth(),
         }
+    }
+
+    /// Returns the error for a batch of deletes that a full store never takes.
+    fn refuse_batch(&self, what: &str) -> Result<()> {
+        let text = format!("{what}: use smaller batches");
+        self.full.why().map_or(Ok(()), |why| Err(Error::short(&self.dir, text, &why)))
     }
 
     /// Returns the maximum bytes of the log used by the deletes in the full store's active memtable.

@@ -1,4 +1,4 @@
-//! A full disk and many keyspaces: what a flush and the manifest need then grows with their number.
+//! A full disk with many keyspaces or short segments of the log: what a flush, the manifest and a batch of deletes need then.
 
 use forebay::Engine;
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store};
@@ -105,6 +105,50 @@ fn a_full_store_refuses_deletes_in_more_keyspaces_than_it_can_flush() {
             until_taken(&store, async || keyspace.delete("key").await).await;
         }
         until_taken(&store, async || keyspaces[0].put("again", "1").await).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Story: with short segments of the log a batch of deletes of more than 16 KB was refused by a full store whatever it had flushed, and
+/// the sentence said that deletes are taken.
+#[test]
+fn a_full_store_says_which_batch_of_deletes_its_log_never_takes() {
+    let key = |number: u64| format!("{number:0250}");
+    let ran = world(8).run(async |engine| {
+        let (store, _) = open(&engine, options().log_segment_bytes(64 << 10), 0).await;
+        let keyspace = store.default_keyspace();
+        let mut all = Batch::new();
+        for number in 0..100 {
+            keyspace.put(key(number), "value").await.expect("there is space");
+            all.delete(&keyspace, key(number));
+        }
+        // The reserve grows in the background.
+        pause(500).await;
+        let mut puts = 0;
+        while store.stats().full.is_none() {
+            // Another process uses what the store gives back.
+            take_all_but(&engine, 0).await;
+            drop(keyspace.put("key", [7; 1_000]).await);
+            puts += 1;
+            assert!(puts < 10_000, "{:?}", store.stats());
+        }
+        let error = store.write(&all).await.expect_err("longer than what the log has for deletes");
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("16384: use smaller batches"), "{text}");
+        for first in (0..100).step_by(25) {
+            let mut batch = Batch::new();
+            for number in first..first + 25 {
+                batch.delete(&keyspace, key(number));
+            }
+            until_taken(&store, async || store.write(&batch).await).await;
+        }
+        for number in 0..100 {
+            assert!(keyspace.get(&key(number)).await.expect("reads go on").is_none(), "{number}");
+        }
+        engine.remove_file(FILLER).await.unwrap();
+        until_taken(&store, async || keyspace.put("again", "1").await).await;
         store.close().await.unwrap();
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
