@@ -37,6 +37,8 @@ pub(crate) struct Memtables {
     /// A bound on the bytes that the records expected and not yet inserted will use.
     expected: AtomicU64,
     keyspace_count: AtomicU64,
+    /// The sum of the longest keys of its keyspaces.
+    longest_keys_bytes: AtomicU64,
     /// The newest record in the memtable, or expected.
     last_lsn: AtomicU64,
     /// Counts the bytes of memtables that only snapshots need: added to by `hold`, subtracted from when this memtable is dropped.
@@ -51,6 +53,7 @@ struct Inner {
     tree: Tree,
     /// Keyspaces with entries here, ascending, each with a count of its changes.
     keyspaces: Vec<(u32, Tally)>,
+    longest_keys_bytes: u64,
     entries: usize,
 }
 
@@ -61,6 +64,8 @@ pub(crate) struct Tally {
     pub(crate) puts: u64,
     /// The bytes of the keys and values that were put.
     pub(crate) put_bytes: u64,
+    /// The bytes of the longest key of all changes.
+    pub(crate) longest_key: usize,
 }
 
 impl Tally {
@@ -161,6 +166,9 @@ impl Inner {
             tally.remove(before.flags & DELETED != 0, before.key_bytes + before.value_bytes);
         }
         tally.add(entry.deleted, key.len() + value.len());
+        let longer = key.len().saturating_sub(tally.longest_key);
+        tally.longest_key += longer;
+        self.longest_keys_bytes += longer as u64;
     }
 
     /// Returns a copy of an entry, with its key if that is wanted.
@@ -202,6 +210,7 @@ impl Memtables {
             text: Text { pages: Pages::new(engine), end: 0 },
             tree: Tree::new(engine),
             keyspaces: Vec::new(),
+            longest_keys_bytes: 0,
             entries: 0,
         };
         Memtables {
@@ -210,6 +219,7 @@ impl Memtables {
             used: AtomicU64::new(0),
             expected: AtomicU64::new(0),
             keyspace_count: AtomicU64::new(0),
+            longest_keys_bytes: AtomicU64::new(0),
             last_lsn: AtomicU64::new(0),
             held,
             is_held: AtomicBool::new(false),
@@ -249,6 +259,7 @@ impl Memtables {
         self.bytes.store(inner.memory_bytes(), Ordering::Relaxed);
         self.used.store(inner.used_bytes(), Ordering::Relaxed);
         self.keyspace_count.store(inner.keyspaces.len() as u64, Ordering::Relaxed);
+        self.longest_keys_bytes.store(inner.longest_keys_bytes, Ordering::Relaxed);
         // After `used`, so that their sum is never too little.
         self.expected.fetch_sub(cost(record.len(), places.len()), Ordering::Release);
     }
@@ -309,6 +320,12 @@ impl Memtables {
     /// Returns the number of keyspaces that have entries here.
     pub(crate) fn keyspace_count(&self) -> u64 {
         self.keyspace_count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the sum of the longest keys of these keyspaces. The first and the last keys of their tables have at most twice as many
+    /// bytes.
+    pub(crate) fn longest_keys_bytes(&self) -> u64 {
+        self.longest_keys_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the keyspaces that have entries here, each with a count of its changes.

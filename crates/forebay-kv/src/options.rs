@@ -165,8 +165,9 @@ impl Options {
     /// Sets the bytes of the reserve: a file in the store's directory that occupies space and has no data. When the file system is
     /// full, the store frees the reserve, so that deletions can be written to tables and compacted, which frees space; then it
     /// allocates the reserve again. With 0 the store has no reserve, and deletes may fail to shrink a full store. At most 1 TiB.
-    /// Default: it grows with the store: the bytes in memtables, 24 KiB for each keyspace there but one, one table, a segment of
-    /// either log, and up to an eighth of the most, which with one keyspace is 161 MiB with 256 MiB of memory and 192 MiB with more.
+    /// Default: it grows with the store: the bytes in memtables, 24 KiB for each keyspace there but one, five times the longest key of
+    /// each, one table, a segment of either log, and up to an eighth of the most, which with one keyspace of short keys is 161 MiB with
+    /// 256 MiB of memory and 192 MiB with more.
     /// A table that a full store has rewritten may be half as long again as others, for which it has up to 32 MiB in addition. At an
     /// open it is halved or quartered if less space is free; if it cannot grow later, the store is full. File systems without
     /// fallocate(2) have no reserve.

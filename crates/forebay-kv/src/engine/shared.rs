@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::is_broken;
 use crate::manifest::version::{LEVELS, Version, pin_keyspace};
-use crate::manifest::{Edit, Manifest};
+use crate::manifest::{Edit, Manifest, edit};
 use crate::memtable::Memtables;
 use crate::merge::Bounds;
 use crate::names::table_name;
@@ -149,10 +149,15 @@ impl Commit {
     }
 
     /// Returns the bytes that the flushes of all memtables need on disk, about: each has a table for each of its keyspaces, and half
-    /// as much again is for those of the next deletions.
+    /// as much again is for those of the next deletions. The edit of the manifest names the first and last keys of all tables, and so
+    /// does the edit for the next deletions.
     pub(super) fn unflushed_bytes(&self) -> u64 {
-        let short = |memtables: &Arc<Memtables>| short_tables_bytes(memtables.keyspace_count()) / 2 * 3;
-        self.memtables().map(|memtables| memtables.used() + short(memtables)).sum()
+        let bytes = |memtables: &Arc<Memtables>| {
+            let keyspaces = memtables.keyspace_count();
+            let edit = edit::added_bytes(keyspaces, memtables.longest_keys_bytes());
+            memtables.used() + short_tables_bytes(keyspaces) / 2 * 3 + 2 * edit
+        };
+        self.memtables().map(bytes).sum()
     }
 
     fn view(&self) -> Arc<View> {

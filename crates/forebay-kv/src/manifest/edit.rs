@@ -46,6 +46,16 @@ pub(crate) struct Edit {
     pub(crate) kept: BTreeMap<u32, u64>,
 }
 
+/// Bytes of a table in an edit, without its keys.
+const TABLE_BYTES: u64 = 1 + 2 * 4 + 6 * 8 + 2 * 2;
+
+/// Returns the bytes that an edit needs on disk, about, which adds so many tables, whose longest keys have these bytes together. Its
+/// records are padded, and so are the ends of segments.
+pub(crate) fn added_bytes(tables: u64, longest_keys_bytes: u64) -> u64 {
+    let bytes = tables * TABLE_BYTES + 2 * longest_keys_bytes;
+    bytes + bytes / 4
+}
+
 const WHOLE: u8 = 1;
 const LOG_START: u8 = 2;
 const LOG_END: u8 = 4;

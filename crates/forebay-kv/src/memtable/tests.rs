@@ -102,6 +102,7 @@ fn it_answers_as_a_map_does() {
             let mut expected = Tally::default();
             let of_keyspace = model.range((keyspace, Vec::<u8>::new())..(keyspace + 1, Vec::new()));
             for ((_, key), versions) in of_keyspace {
+                expected.longest_key = expected.longest_key.max(key.len());
                 match versions.last() {
                     Some((_, Some(value))) => expected.add(false, key.len() + value.len()),
                     _ => expected.add(true, key.len()),
@@ -194,7 +195,7 @@ fn long_values_of_a_batch_are_found() {
     let memtables = Memtables::new(&engine, Arc::default());
     memtables.add(&record, &places, 5);
     let put_bytes = 3 + 99_999 + 100 + 100_000;
-    assert_eq!(memtables.tallies(), [(3, Tally { deletions: 0, puts: 3, put_bytes })]);
+    assert_eq!(memtables.tallies(), [(3, Tally { deletions: 0, puts: 3, put_bytes, longest_key: 1 })]);
     let found = |key: &[u8]| memtables.get(3, key, 5).unwrap();
     assert_eq!((found(b"a").value(), found(b"a").expires_s), (&long[1..], Some(78)));
     assert_eq!((found(b"b").value(), found(b"b").expires_s), (&long[..100], None));

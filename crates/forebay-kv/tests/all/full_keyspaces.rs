@@ -1,6 +1,6 @@
 //! A full disk with many keyspaces or short segments of the log: what a flush, the manifest and a batch of deletes need then.
 
-use forebay::Engine;
+use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Store};
 use forebay_sim::{Profile, World};
 
@@ -73,6 +73,38 @@ fn flush_and_empty_many_keyspaces(seed: u64) {
         store.close().await.unwrap();
     });
     ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+}
+
+/// Story: the edit of a flush names the first and the last key of each table, which is 3 MB for 100 keyspaces with keys of 16 KiB, and
+/// the reserve did not count it: on a disk that others kept full the flush found no space, and no delete was taken.
+#[test]
+fn the_reserve_has_space_for_the_edit_of_long_keys() {
+    const KEYSPACES: usize = 100;
+    let key = |number: usize| vec![number as u8 + 1; 16 << 10];
+    let disk = Profile::nand().at("/disk").capacity(32 << 20);
+    let config = Config::new().arena_bytes_max(160 << 20);
+    let ran = World::new(9).disk(disk).config(config).run(async |engine| {
+        let options = options().memory_bytes_max(64 << 20).memtable_bytes(2 << 20);
+        let (store, keyspaces) = open(&engine, options, KEYSPACES).await;
+        for (number, keyspace) in keyspaces.iter().enumerate() {
+            keyspace.put(key(number), "value").await.expect("there is space");
+        }
+        // The reserve grows in the background, and the logs make their next segments.
+        pause(2_000).await;
+        take_all_but(&engine, 0).await;
+        until_taken(&store, async || store.flush().await).await;
+        for (number, keyspace) in keyspaces.iter().enumerate() {
+            until_taken(&store, async || keyspace.delete(key(number)).await).await;
+        }
+        assert!(store.stats().failed.is_none(), "{:?}", store.stats());
+        engine.remove_file(FILLER).await.unwrap();
+        until_taken(&store, async || keyspaces[0].put("again", "1").await).await;
+        for (number, keyspace) in keyspaces.iter().enumerate() {
+            assert!(keyspace.get(&key(number)).await.expect("a read").is_none(), "{number}");
+        }
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Story: a full store took one batch of deletes in any number of keyspaces. Its flush then found no space for their tables, and with
