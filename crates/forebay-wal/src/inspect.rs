@@ -42,7 +42,7 @@ pub struct Report {
     pub log_id: Option<u128>,
     /// The segments, oldest first.
     pub segments: Vec<Segment>,
-    /// Files that do not belong to the log.
+    /// Files that belong neither to the log nor to the file system (`lost+found`).
     pub unknown_files: Vec<PathBuf>,
     /// The newest watermark: every group that ends at or before it was durable when a later one was written.
     pub watermark: Option<Place>,

@@ -38,9 +38,9 @@ const SALVAGED: &str = "salvaged-";
 /// The directory that file systems put into their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Returns whether a file next to the segments belongs to the log.
-pub(crate) fn is_ours(name: &str) -> bool {
-    let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
+/// Returns whether a file next to the segments belongs to the log, or to the file system.
+pub(crate) fn is_known(name: &str) -> bool {
+    let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME, LOST_AND_FOUND];
     known.contains(&name) || name.starts_with(SALVAGED)
 }
 
@@ -355,7 +355,7 @@ async fn look(maker: &Maker, options: &Options) -> Result<(FoundLog, Option<Outc
         let name = entry.name().to_str();
         match name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File) {
             Some(generation) => generations.push(generation),
-            None if name.is_some_and(|name| is_ours(name) || name == LOST_AND_FOUND) => {}
+            None if name.is_some_and(is_known) => {}
             None => strangers.push(entry.name().to_os_string()),
         }
     }

@@ -8,7 +8,7 @@ use forebay::{Engine, File, FileKind, Lock, Open};
 use crate::end_file::{self, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
-use crate::open::{LOCK_NAME, holders_of_taken, is_ours};
+use crate::open::{LOCK_NAME, holders_of_taken, is_known};
 use crate::recover::{NeededSegments, Scan, Scanner};
 use crate::segment::{LOCK_PATIENCE, locked_in_time};
 
@@ -57,7 +57,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<LogDirectory> {
         let name = entry.name().to_str();
         match name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File) {
             Some(generation) => generations.push((generation, dir.join(entry.name()))),
-            None if name.is_some_and(is_ours) => {}
+            None if name.is_some_and(is_known) => {}
             None => unknown_files.push(dir.join(entry.name())),
         }
     }

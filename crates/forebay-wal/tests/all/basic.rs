@@ -414,10 +414,12 @@ fn a_copy_without_a_lock_opens() {
     assert_eq!(open(&engine, &dir).1.last, Lsn(3));
 }
 
+/// Story: `inspect` named `lost+found`, which the root of a file system has, and an open did not.
 #[test]
 fn other_files_in_the_directory_are_left_alone_and_named() {
     let (engine, dir) = (engine(), dir());
     open(&engine, &dir).0.close().wait().unwrap();
+    std::fs::create_dir(dir.path().join("lost+found")).unwrap();
     let unknown = ["0.wal", "000000000000000G.wal", "00000000000000001.wal", "notes.txt"];
     for name in unknown {
         std::fs::write(dir.path().join(name), b"not a segment").unwrap();
