@@ -97,14 +97,14 @@ pub fn verify_with(
     dir: impl AsRef<Path>,
     progress: impl FnMut(u64, u64) + Send + 'static,
 ) -> Pending<'static, VerifyReport> {
-    let (owned, dir) = (engine.clone(), dir.as_ref().to_path_buf());
+    let (owned, named) = (engine.clone(), dir.as_ref().to_path_buf());
     Pending::new(engine, async move {
         let awaited = Arc::new(());
-        let (engine, watch) = (owned.clone(), Arc::downgrade(&awaited));
+        let (engine, watch, dir) = (owned.clone(), Arc::downgrade(&awaited), named.clone());
         let verifying = owned.spawn_on_shard(0, Class::DEFAULT, move || async move {
             Verifier { engine, watch, report: VerifyReport::default(), progress }.closed_store(&dir).await
         });
-        verifying.await?
+        verifying.await.map_err(|error| Error::from(error).named(&named))?
     })
 }
 
@@ -116,5 +116,5 @@ pub(crate) async fn open_store(shared: &Arc<StoreCore>, class: Class) -> Result<
         let (engine, report) = (owned.engine.clone(), VerifyReport::default());
         Verifier { engine, watch, report, progress: |_, _| () }.open_store(&owned, class).await
     });
-    verifying.await?
+    verifying.await.map_err(|error| Error::from(error).named(&shared.dir))?
 }

@@ -86,7 +86,7 @@ fn a_directory_with_something_else_is_left_alone() {
     open(&engine, &dir).close().wait().unwrap();
 }
 
-/// Regression: once its engine was closed, a put failed with "task: the engine is closed". Of which store?
+/// Regression: once its engine was closed, a put, an open and a verification failed with "task: the engine is closed". Of which store?
 #[test]
 fn a_store_whose_engine_was_closed_is_named() {
     let (engine, dir) = (engine(), dir());
@@ -99,6 +99,9 @@ fn a_store_whose_engine_was_closed_is_named() {
         keyspace.delete("a").relaxed().wait().unwrap_err(),
         store.sync().wait().unwrap_err(),
         store.keyspace("new").wait().map(drop).unwrap_err(),
+        store.verify().wait().unwrap_err(),
+        forebay_kv::verify(&engine, dir.path()).wait().unwrap_err(),
+        open_error(&engine, dir.path()),
     ] {
         assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
         assert!(error.to_string().contains(&*dir.path().to_string_lossy()), "{error}");
