@@ -3,6 +3,7 @@
 //! scan, and early drops.
 
 use std::future::Future;
+use std::io::{Seek, SeekFrom};
 use std::task::{Context, Waker};
 
 use crate::common::{self, bytes_of, dir, engine, write_file};
@@ -387,6 +388,13 @@ fn a_block_device_is_scanned_to_its_end() {
         found.extend_from_slice(&block);
     }
     file.close().wait().unwrap();
+    // Story: the length was found by a seek to the device's end, which moved the cursor of the program's own descriptor.
+    let mut own = std::fs::File::open(&device).unwrap();
+    own.seek(SeekFrom::Start(512)).unwrap();
+    let given = engine.from_std(own.try_clone().unwrap(), Open::read().buffered()).wait().unwrap();
+    assert_eq!((given.len().wait().unwrap(), own.stream_position().unwrap()), (1 << 20, 512));
+    given.close().wait().unwrap();
+    drop(own);
     assert!(std::process::Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
     assert_eq!(found, bytes_of(0..1 << 20));
 }

@@ -17,12 +17,25 @@ pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
     let found = with_file(file, |file| file.metadata()).map_err(|cause| Error::io("metadata", cause))?;
     let mut metadata = Metadata::from_std(&found);
     if metadata.kind() == FileKind::BlockDevice {
-        // stat(2) returns no size of a device; lseek(2) to its end does. No other code uses the descriptor's
-        // position.
-        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
-        metadata.set_len(end.map_err(|errno| Error::os("metadata", errno.raw_os_error()))?);
+        metadata.set_len(device_len(file).map_err(|cause| errno("metadata", cause))?);
     }
     Ok(metadata)
+}
+
+/// Returns the size of a block device, which stat(2) does not return. The position of the descriptor stays: the program may have
+/// another of the same open file.
+#[cfg(target_os = "linux")]
+fn device_len(device: BorrowedFd<'_>) -> rustix::io::Result<u64> {
+    use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
+    // `_IOR(0x12, 114, size_t)` of linux/fs.h.
+    const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
+    // SAFETY: for this opcode the kernel writes a u64, whatever the length of size_t, and the getter has memory for one.
+    unsafe { ioctl(device, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn device_len(device: BorrowedFd<'_>) -> rustix::io::Result<u64> {
+    rustix::fs::seek(device, rustix::fs::SeekFrom::End(0))
 }
 
 /// Returns the metadata of the file under a name; symbolic links are followed.
