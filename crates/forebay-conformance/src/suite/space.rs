@@ -151,6 +151,8 @@ async fn ranges_are_copied_between_all_modes(env: &Env) -> Outcome {
             // Bytes that the source does not have are not copied; an empty range copies nothing.
             same("over the end", from.copy_range(LEN - 100..2 * LEN, &to, 0).await?, 100)?;
             same("past the end", from.copy_range(2 * LEN..3 * LEN, &to, 0).await?, 0)?;
+            // Story: the end of the longest range is beyond all offsets in the target, and the copy was refused.
+            same("to the end", from.copy_range(LEN - 100..u64::MAX >> 1, &to, 9).await?, 100)?;
             same("nothing", from.copy_range(5..5, &to, 0).await?, 0)?;
             same("the length", to.len().await?, LEN)?;
         }

@@ -18,10 +18,12 @@ impl Machine {
         now_ns: u64,
     ) -> Result<u64> {
         const OPERATION: &str = "copy_range";
-        let ends = offset.checked_add(len).zip(to_offset.checked_add(len));
-        if ends.is_none_or(|(end, to_end)| end.max(to_end) > i64::MAX as u64) {
-            return Err(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1"));
-        }
+        let check_end = |at: u64, len: u64| match at.checked_add(len) {
+            Some(end) if end <= i64::MAX as u64 => Ok(()),
+            _ => Err(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1")),
+        };
+        check_end(offset, len)?;
+        check_end(to_offset, 0)?;
         let failed = |errno| Error::os(OPERATION, errno);
         let (_, from) = self.handle_of(from).map_err(failed)?;
         let (_, to) = self.handle_of(to).map_err(failed)?;
@@ -33,6 +35,7 @@ impl Machine {
         }
         let end = self.inode(spot(&from)).map_or(0, |inode| inode.content.len);
         let mut left = len.min(end.saturating_sub(offset));
+        check_end(to_offset, left)?;
         if left > 0 && to_offset + left > FILE_MAX {
             return Err(failed(libc::EFBIG));
         }

@@ -238,6 +238,7 @@ fn copies_end_with_the_source() {
     let other = rig.open("/b", BUFFERED);
     assert_eq!(rig.read(other, 5, 1 << 20).unwrap(), bytes[3..]);
     assert_eq!(copied(rig.ask(copy(from, 700_001, 5, to, 0))), 0);
+    assert_eq!(copied(rig.ask(copy(from, 700_000, (1 << 63) - 1 - 700_000, to, 9))), 1);
     assert_eq!(rig.ask(copy(from, 0, 50, from, 49)).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(rig.ask(copy(from, u64::MAX, 2, to, 0)).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(rig.errno(copy(from, 0, 700_001, to, 1 << 20)), libc::ENOSPC);

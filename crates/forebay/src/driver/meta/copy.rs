@@ -25,9 +25,10 @@ pub(super) fn copy_range(
     to_offset: u64,
 ) -> Result<u64> {
     let failed = |error: Error| error.with_range(offset, len);
-    let ends = offset.checked_add(len).zip(to_offset.checked_add(len));
-    if ends.is_none_or(|(end, to_end)| end.max(to_end) > i64::MAX as u64) {
-        return Err(failed(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1")));
+    let too_far = || failed(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1"));
+    let room = (i64::MAX as u64).checked_sub(to_offset).ok_or_else(too_far)?;
+    if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(too_far());
     }
     // copy_file_range(2) rejects overlapping ranges of one file with EINVAL; reading and writing would mix
     // them up.
@@ -35,8 +36,13 @@ pub(super) fn copy_range(
     if offset.abs_diff(to_offset) < len && same_file {
         return Err(failed(Error::invalid(OPERATION, "source and target overlap in the same file")));
     }
-    // A copy behind the end of its source would extend it, and then read zeros where the source had ended.
-    let len = if same_file { len.min(bytes_behind(from, offset)) } else { len };
+    let behind = if same_file || len > room { bytes_behind(from, offset) } else { u64::MAX };
+    if len.min(behind) > room {
+        return Err(too_far());
+    }
+    // A copy behind the end of its source would extend it, and then read zeros where the source had ended. Files of procfs have more
+    // bytes than stat(2) returns.
+    let len = if same_file { len.min(behind) } else { len.min(room) };
     let outcome =
         in_kernel(from, offset, len, to, to_offset).map_err(|cause| failed(Error::io(OPERATION, cause)))?;
     match outcome {
@@ -197,6 +203,11 @@ mod tests {
         assert_eq!(content(&to)[5..], bytes[3..]);
         assert_eq!(copy_range(from.as_fd(), 700_001, 5, to.as_fd(), 0).unwrap(), 0);
         assert_eq!(copy_range(from.as_fd(), 0, 0, to.as_fd(), 0).unwrap(), 0);
+        let last = i64::MAX as u64;
+        assert_eq!(copy_range(from.as_fd(), 700_000, last - 700_000, to.as_fd(), 9).unwrap(), 1);
+        assert_eq!(copy_range(from.as_fd(), 700_001, 5, to.as_fd(), last).unwrap(), 0);
+        let error = copy_range(from.as_fd(), 0, 5, to.as_fd(), last - 4).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 
     #[test]
