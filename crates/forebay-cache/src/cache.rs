@@ -190,8 +190,8 @@ impl Cache {
     /// result, in the order of the ranges. Missing pages that follow each other are read together where their ranges follow each
     /// other as well, so sort them.
     ///
-    /// All results keep I/O memory until they are dropped. Ranges for which there is none left fail with
-    /// [`ErrorKind::ArenaExhausted`](forebay::ErrorKind::ArenaExhausted): read as many in several batches.
+    /// Results keep up to 16 MiB of I/O memory, or a quarter of it if that is less. Those beyond are copied into ordinary memory, as
+    /// by [`File::read_many`].
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use forebay::internal::CollectedResults;
 use forebay::{Block, Result};
 
 use crate::cache::Core;
@@ -286,6 +287,12 @@ impl Ask {
         }
     }
 
+    /// Drops what the range has of memory and reads.
+    fn release(&mut self) {
+        self.pieces = Vec::new();
+        self.direct = None;
+    }
+
     fn read_directly(&mut self) {
         self.pieces = Vec::new();
         let (file, range) = (self.file.file(), self.range.clone());
@@ -414,8 +421,12 @@ pub struct ReadMany {
     core: Arc<Core>,
     asks: Vec<Ask>,
     results: Vec<Option<Result<Block>>>,
-    /// Ranges in flight.
+    collected: CollectedResults,
+    /// Ranges in flight, and the most at once: fewer after one found no memory.
     active: Vec<usize>,
+    depth: usize,
+    /// Ranges that found no memory while others were in flight, to be read again.
+    again: Vec<usize>,
     next: usize,
     is_due: bool,
 }
@@ -427,7 +438,17 @@ impl ReadMany {
     ) -> ReadMany {
         let asks: Vec<Ask> = ranges.map(|(file, range)| Ask::new(file, range, true)).collect();
         let results = asks.iter().map(|_| None).collect();
-        ReadMany { core: core.clone(), asks, results, active: Vec::new(), next: 0, is_due: false }
+        ReadMany {
+            core: core.clone(),
+            asks,
+            results,
+            collected: CollectedResults::new(&core.engine),
+            active: Vec::new(),
+            depth: DEPTH,
+            again: Vec::new(),
+            next: 0,
+            is_due: false,
+        }
     }
 
     /// Blocks the calling thread until all results are there.
@@ -442,8 +463,14 @@ impl ReadMany {
 
     /// Starts ranges until enough are in flight. All are claimed before any is polled, so that neighbours are one read.
     fn begin_more(&mut self) {
+        while self.active.len() < self.depth
+            && let Some(number) = self.again.pop()
+        {
+            self.is_due |= self.asks[number].begin(None, false);
+            self.active.push(number);
+        }
         let begun = self.next;
-        while self.active.len() < DEPTH && self.next < self.asks.len() {
+        while self.active.len() < self.depth && self.next < self.asks.len() {
             let (before, rest) = self.asks.split_at_mut(self.next);
             let newest = if self.next > begun { before.last().and_then(Ask::newest) } else { None };
             if let Some(ask) = rest.first_mut() {
@@ -463,16 +490,22 @@ impl Future for ReadMany {
         loop {
             this.begin_more();
             let before = this.active.len();
-            let (asks, results) = (&mut this.asks, &mut this.results);
-            this.active.retain(|&number| match asks[number].poll(context) {
-                Poll::Pending => true,
-                Poll::Ready(result) => {
-                    results[number] = Some(result);
-                    asks[number].pieces = Vec::new();
-                    false
+            let (asks, results, collected) = (&mut this.asks, &mut this.results, &mut this.collected);
+            let (depth, again) = (&mut this.depth, &mut this.again);
+            this.active.retain(|&number| {
+                let Poll::Ready(result) = asks[number].poll(context) else { return true };
+                match result {
+                    // Others have the memory in flight, or in pieces of their ranges.
+                    Err(error) if error.is_out_of_memory() && before > 1 => {
+                        *depth = (before / 2).min(*depth);
+                        again.push(number);
+                    }
+                    result => results[number] = Some(result.map(|block| collected.keep(block))),
                 }
+                asks[number].release();
+                false
             });
-            if this.active.is_empty() && this.next == this.asks.len() {
+            if this.active.is_empty() && this.again.is_empty() && this.next == this.asks.len() {
                 return Poll::Ready(this.results.drain(..).flatten().collect());
             }
             if std::mem::take(&mut this.is_due) {

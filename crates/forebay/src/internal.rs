@@ -1,7 +1,8 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
 //! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
-//! forked](is_forked), `forebay-kv` caches copies ([`exact_copy`]), `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
+//! forked](is_forked), `forebay-kv` caches copies ([`exact_copy`]), `forebay-cache` collects results ([`CollectedResults`]),
+//! `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
 //! `forebay-measure` counts cached pages; a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the
 //! feature `_sim`.
 
@@ -13,11 +14,12 @@ use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::handle::engine::Engine;
 use crate::handle::file::File;
-use crate::memory::arena::{self, Buffer};
+use crate::memory::arena::{self, Buffer, Packer};
 use crate::memory::block::{Block, BlockMut};
 use crate::ops::write::Write;
 #[cfg(target_os = "linux")]
 use crate::reactor::page_cache;
+use crate::reactor::read_many::{self, KEPT_BYTES_MAX};
 use crate::reactor::shard;
 
 #[cfg(feature = "_sim")]
@@ -122,6 +124,40 @@ pub fn exact_copy(engine: &Engine, bytes: &[u8]) -> Option<Block> {
         Some(buffer.into_block(0, bytes.len()))
     }
 }
+
+/// The results of a batch that keep I/O memory up to a limit. Those beyond it are copied into ordinary memory, as
+/// [`File::read_many`] does it.
+pub struct CollectedResults {
+    engine: Engine,
+    kept_bytes: usize,
+    packer: Option<Packer>,
+}
+
+impl CollectedResults {
+    /// Returns the results of a batch, without any so far.
+    pub fn new(engine: &Engine) -> CollectedResults {
+        CollectedResults { engine: engine.clone(), kept_bytes: 0, packer: None }
+    }
+
+    /// Returns a result, or its copy.
+    pub fn keep(&mut self, block: Block) -> Block {
+        let shared = self.engine.shared();
+        let arena = &shared.arena;
+        // A longer one lies in ordinary memory already.
+        if block.len() > arena.short_bytes_max() {
+            return block;
+        }
+        let bytes = self.kept_bytes + block.pinned_bytes();
+        if bytes <= KEPT_BYTES_MAX.min(arena.bytes_max() / 4) {
+            self.kept_bytes = bytes;
+            return block;
+        }
+        let packer = self.packer.get_or_insert_with(|| read_many::packer(shared, false, false));
+        packer.copy(&block).unwrap_or(block)
+    }
+}
+
+crate::_debug_parts!(CollectedResults, |results| kept_bytes: results.kept_bytes);
 
 /// Internal access to a file and its engine, for the writers of `forebay-collective`.
 #[derive(Clone, Copy, Debug)]

@@ -184,6 +184,29 @@ fn pages_give_way_when_io_memory_runs_out() {
     assert!(bytes < most - (8 << 20), "{bytes} of {most} bytes");
 }
 
+/// Story: a batch kept I/O memory with all its results, and of more than there is the ranges that were left failed, where
+/// `File::read_many` copies into ordinary memory.
+#[test]
+fn a_batch_of_more_than_the_io_memory_has_all_its_results() {
+    const BYTES: u64 = 48 << 20;
+    let config = Config::new().shards(1).arena_bytes_max(32 << 20).overflow_bytes_max(0);
+    let engine = Engine::start(config).expect("an engine");
+    let cache = Cache::new(&engine, CacheOptions::new().bytes_max(8 << 20)).expect("a cache");
+    let data = scratch(&cache, BYTES);
+    let whole = std::fs::read(&data.path).expect("the file");
+    // Ranges within a page, over several pages and past the cache.
+    for len in [PAGE, 64 << 10, 1 << 20] {
+        let ranges = || (0..BYTES / len).map(|number| number * len..(number + 1) * len - 7);
+        let results = data.file.read_many(ranges()).wait().expect("a batch");
+        for (range, result) in ranges().zip(&results) {
+            let block = result.as_ref().expect("ordinary memory has it");
+            assert!(block[..] == whole[range.start as usize..range.end as usize], "{range:?}");
+        }
+        let bytes = engine.memory().result_bytes;
+        assert!(bytes >= 32 << 20, "{bytes} bytes of ordinary memory");
+    }
+}
+
 /// The limit changes once when blocks give way, and once more when as much was inserted: each change forgets evicted blocks.
 #[test]
 fn a_map_that_gave_way_stays_small_until_as_much_came_in() {

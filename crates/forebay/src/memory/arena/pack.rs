@@ -77,6 +77,8 @@ impl Slab {
 
 // SAFETY: `start` points into the buffer that `keeper` owns a count of, and is used through `&mut self` only.
 unsafe impl Send for Packer {}
+// SAFETY: as above: no method reads or writes the memory through `&self`.
+unsafe impl Sync for Packer {}
 
 impl Packer {
     /// Returns a packer that fills slabs of `slab_bytes`; with `may_be_huge`, for results that are likely to be dropped together,

@@ -10,7 +10,7 @@ use crate::base::error::Error;
 pub(crate) use batch::Batch;
 pub(crate) use long::part_bytes;
 pub(crate) use plan::{Limits, Piece, Plan, Ranges};
-pub(crate) use run::{Batches, begin, packer, piece_done, refuse_all, resume, retry_blocked};
+pub(crate) use run::{Batches, KEPT_BYTES_MAX, begin, packer, piece_done, refuse_all, resume, retry_blocked};
 
 /// Returns the error of one range, with its file and bounds.
 fn range_error(batch: &Batch, error: Error, number: u32) -> Error {

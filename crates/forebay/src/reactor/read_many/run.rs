@@ -272,7 +272,7 @@ const STREAM_SPARED_PART: u64 = 16;
 /// Collected results are copied where that spares more than this part of their request's buffer.
 const COLLECT_SPARED_PART: u64 = 8;
 /// The most I/O memory that a batch's collected results keep; more are copied.
-const KEPT_BYTES_MAX: usize = 16 << 20;
+pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 /// Up to here a batch keeps memory without a check of the arena's size.
 const KEPT_BYTES_UNASKED: usize = 1 << 20;
 /// Memory for the copies of collected results, which a program is likely to drop together. A little less than 64 pages: the
