@@ -29,7 +29,7 @@ async fn open(engine: &Engine, options: Options, keyspaces: usize) -> (Store, Ve
 }
 
 /// Makes a call until it is not refused for lack of space any more.
-async fn until_taken(store: &Store, mut call: impl AsyncFnMut() -> forebay_kv::Result<()>) {
+pub(crate) async fn until_taken(store: &Store, mut call: impl AsyncFnMut() -> forebay_kv::Result<()>) {
     let mut refusals = 0;
     while let Err(error) = call().await {
         refusals += 1;

@@ -46,6 +46,7 @@ mod reopen;
 mod separation;
 mod simulation;
 mod stops;
+mod sweep_crowd_world;
 mod sweep_shapes_world;
 mod sweep_world;
 mod tail_loss;

@@ -642,7 +642,7 @@ async fn keyspaces(engine: Engine, at: u64) -> Attempt {
 }
 
 /// Checks that a store keeps its memory.
-fn keeps_its_memory(store: &Store) {
+pub(crate) fn keeps_its_memory(store: &Store) {
     let memory = store.stats().memory;
     assert!(memory.used() <= memory.budget, "{} bytes of {memory:?}", memory.used());
 }
