@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::iter::Peekable;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::IntoIter;
 
@@ -480,6 +480,25 @@ impl TransactionRange {
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Pair>>>> {
         Waitable::new("range", async move { self.step().await.transpose() })
+    }
+
+    /// Gives the entries from here on to `see` as [`Range::visit`] does: behind the transaction's changes they are given where they lie.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next).
+    pub fn visit<B>(
+        &mut self,
+        mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Waitable<impl Future<Output = Result<Option<B>>>> {
+        Waitable::new("range", async move {
+            while self.next.is_some() || self.own.peek().is_some() {
+                let Some((key, value)) = self.step().await? else { break };
+                if let ControlFlow::Break(answer) = see(&key, &value) {
+                    return Ok(Some(answer));
+                }
+            }
+            self.range.visit(see).await
+        })
     }
 
     async fn step(&mut self) -> Result<Option<Pair>> {

@@ -1,5 +1,6 @@
 //! Transactions: what they see, what they change, and when they conflict.
 
+use std::ops::ControlFlow;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,6 +19,51 @@ fn entries(mut range: TransactionRange) -> Vec<(String, String)> {
     std::iter::from_fn(|| range.next().wait().transpose().unwrap())
         .map(|(key, value)| (text(&key), text(&value)))
         .collect()
+}
+
+/// A visit gives what `next` gives, with the changes of the transaction among the entries, from any of them on and after each break.
+#[test]
+fn a_visit_gives_the_entries_of_a_transaction() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    for number in 0..20 {
+        keyspace.put(format!("key {number:02}"), "stored").wait().unwrap();
+    }
+    let mut transaction = store.transaction(Isolation::Serializable);
+    transaction.put(&keyspace, "key 03 and more", "own").unwrap();
+    transaction.put(&keyspace, "key 07", "own").unwrap();
+    transaction.delete(&keyspace, "key 11").unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    for is_reversed in [false, true] {
+        let range = || {
+            let range = transaction.range::<&str>(&keyspace, ..);
+            if is_reversed { range.rev() } else { range }
+        };
+        let expected = entries(range());
+        assert_eq!(expected.len(), 20);
+        for taken in 0..=expected.len() {
+            let (mut range, mut found) = (range(), Vec::new());
+            for _ in 0..taken {
+                let (key, value) = range.next().wait().unwrap().unwrap();
+                found.push((text(&key), text(&value)));
+            }
+            loop {
+                let mut left = 5;
+                let visit = range.visit(|key, value| {
+                    found.push((text(key), text(value)));
+                    left -= 1;
+                    if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                if visit.wait().unwrap().is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{taken} before the visit");
+        }
+    }
+    drop(transaction);
+    store.close().wait().unwrap();
 }
 
 fn conflicts(transaction: Transaction) -> bool {
