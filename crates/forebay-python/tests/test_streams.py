@@ -90,6 +90,21 @@ def test_files_that_are_wrong(model, tmp_path):
     assert list(stream_files([])) == []
 
 
+def test_an_error_of_a_later_file_comes_after_the_tensors_before_it(model, tmp_path):
+    """Files are opened ahead: one that was not valid ended the stream while tensors of the files before it were not yielded."""
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(b"wrong")
+    expected = [name for path in model for name in load_file(path, framework="np")]
+    stream = stream_files([*model, wrong, *model], framework="np")
+    assert [next(stream)[0] for _ in expected] == expected
+    with pytest.raises(SafetensorError, match="wrong is no valid"):
+        next(stream)
+    with pytest.raises(StopIteration):
+        next(stream)
+    with pytest.raises(SafetensorError, match="wrong is no valid"):
+        next(stream_files([wrong, *model], framework="np"))
+
+
 @pytest.mark.torch
 def test_tensors_of_torch(model):
     torch = pytest.importorskip("torch", minversion="2.3", reason="torch before 2.3 has no uint32")

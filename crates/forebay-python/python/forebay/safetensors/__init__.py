@@ -431,7 +431,8 @@ def stream_files(
     small if it copies each tensor and drops it. `progress` is called before each tensor, with the bytes of the files up to its end
     and those of all files. `device` and `framework` are as for `load_file`.
 
-    Raises as `load_file` does, at the start of a file. Closing the iterator drops the tensors that are read ahead.
+    Raises OSError at the call for a file that does not exist. Any other error is raised as by `load_file`, after all tensors before it:
+    for a file that is not valid, after those of the files before it. Closing the iterator drops the tensors that are read ahead.
     """
     paths = [os.fspath(filename) for filename in filenames]
     total = sum(os.path.getsize(path) for path in paths)
@@ -489,7 +490,18 @@ def _stream(
     ahead = done = 0
     # Files whose last tensors are in `reads`.
     whole = 0
-    group = next(groups, None)
+    failure: Exception | None = None
+
+    def next_group() -> _Group | None:
+        nonlocal failure
+        try:
+            return next(groups, None)
+        except Exception as error:
+            # Of a file that is opened ahead: it is raised after the tensors of the files before.
+            failure = error
+            return None
+
+    group = next_group()
     try:
         while reads or group:
             while group and (not reads or (whole < _FILES_AHEAD and ahead + group.nbytes <= ahead_bytes)):
@@ -497,7 +509,7 @@ def _stream(
                 group.begin_read(calls)
                 ahead += group.nbytes
                 whole += group.is_last
-                group = next(groups, None)
+                group = next_group()
             first = reads[0]
             first.end_read(calls)
             for name, info in first.tensors:
@@ -514,7 +526,11 @@ def _stream(
             reads.popleft()
             # Its memory is freed before that of the next reads is allocated.
             del first
+        if failure:
+            raise failure
     finally:
+        # Its traceback has this frame.
+        failure = None
         for group in (*reads, *([group] if group else [])):
             for call in group.calls:
                 call.cancel()
