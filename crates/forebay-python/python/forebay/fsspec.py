@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from forebay._batch import Batch, Turns, open_to_read, read_file
+from forebay._urls import path_of
 
 __all__ = ["AsyncForebayFileSystem", "ForebayFile", "ForebayFileSystem"]
 
@@ -54,15 +55,7 @@ class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(part) for part in path]
-        text = os.fspath(path)
-        if text.startswith("forebay://"):
-            text = text[len("forebay://") :]
-            # pathlib makes one slash of several, and libraries restore two of the three: the path starts at the root all the same.
-            if not text.startswith(("/", "~", "./", "../")):
-                text = f"/{text}"
-        elif text.startswith("forebay:"):
-            text = text[len("forebay:") :]
-        return LocalFileSystem._strip_protocol(text)
+        return LocalFileSystem._strip_protocol(path_of(os.fspath(path)))
 
     def unstrip_protocol(self, name: str) -> str:
         """Returns a path with the protocol in front."""
