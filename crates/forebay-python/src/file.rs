@@ -25,6 +25,8 @@ const IN_TURN_DIRECT_MAX: usize = 128 << 10;
 const IN_TURN_BUFFERED_MAX: usize = 4 << 20;
 /// The shortest read for which the file's length is looked at first, so that no memory is made for bytes that it does not have.
 const CHECK_LENGTH_FROM: u64 = 1 << 20;
+/// The owner's right to write, of permissions as in chmod(2).
+const OWNER_WRITES: u32 = 0o200;
 
 /// An open file.
 #[pyclass(frozen, subclass, module = "forebay._forebay", weakref)]
@@ -290,6 +292,29 @@ impl File {
     }
 }
 
+/// Creates a file that its owner may not write, and opens it through the page cache as well, which only root could do later. Returns
+/// `None` if it was not created: the ordinary open finds an old file, or the error.
+fn create_read_only(
+    py: Python<'_>,
+    path: &Path,
+    mode: Mode,
+    permissions: u32,
+) -> PyResult<Option<(forebay::File, Option<forebay::File>)>> {
+    let engine = process::engine(py)?;
+    let open_one = |path: &Path, open| drive::wait_for(py, engine, Box::pin(engine.open(path, open)), false);
+    let open = Open::create_new().mode(mode).permissions(permissions | OWNER_WRITES);
+    let Ok(main) = open_one(path, open)? else { return Ok(None) };
+    let again = format!("/proc/self/fd/{}", main.as_fd().as_raw_fd());
+    // Without it, writes of whole blocks work.
+    let buffered = open_one(Path::new(&again), Open::write().buffered())?.ok();
+    if let Ok(found) = rustix::fs::fstat(main.as_fd()) {
+        let permissions = rustix::fs::Mode::from_raw_mode(found.st_mode & !OWNER_WRITES);
+        // A file system that refuses it has permissions of its own.
+        let _ = rustix::fs::fchmod(main.as_fd(), permissions);
+    }
+    Ok(Some((main, buffered)))
+}
+
 /// The memory for a batch, and its result for Python: None into the caller's buffer, else views of new memory.
 fn destination(ranges: &Ranges, out: Option<&Bound<'_, PyAny>>) -> PyResult<(Destination, Value)> {
     match out {
@@ -370,8 +395,19 @@ impl File {
         let engine = process::engine(py)?;
         process::current().release_returned(py);
         let shown: Arc<Path> = path.as_path().into();
-        let main = drive::wait_for(py, engine, Box::pin(engine.open(&path, open)), false)?;
-        let main = main.map_err(|error| Fault::of_open(error, &shown).into_py(py))?;
+        let new = match mode {
+            Mode::Adaptive | Mode::Direct if (create || exclusive) && permissions & OWNER_WRITES == 0 => {
+                create_read_only(py, &path, mode, permissions)?
+            }
+            _ => None,
+        };
+        let (main, buffered) = match new {
+            Some((main, buffered)) => (main, buffered),
+            None => {
+                let main = drive::wait_for(py, engine, Box::pin(engine.open(&path, open)), false)?;
+                (main.map_err(|error| Fault::of_open(error, &shown).into_py(py))?, None)
+            }
+        };
         let looked = identity(&main).and_then(|identity| Ok((identity, std::path::absolute(&path)?)));
         let (identity, absolute) = looked.map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -386,7 +422,7 @@ impl File {
             identity,
             descriptor: AtomicI32::new(main.as_fd().as_raw_fd()),
             is_closed: AtomicBool::new(false),
-            opened: Mutex::new(Some(Here::new(OpenFile { main, buffered: None, line: Arc::default() }))),
+            opened: Mutex::new(Some(Here::new(OpenFile { main, buffered, line: Arc::default() }))),
         })
     }
 

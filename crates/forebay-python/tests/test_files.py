@@ -323,6 +323,49 @@ def test_a_file_is_made_emptied_and_kept(tmp_path):
         assert file.size == 0
 
 
+def test_a_new_file_that_its_owner_may_not_write_is_written(program, tmp_path):
+    """Regression: bytes that are not whole blocks are written by a second descriptor, whose open raised PermissionError for all but
+    root."""
+    (tmp_path / "old").touch()
+    (tmp_path / "old").chmod(0o640)
+    program(
+        """
+        import ctypes, os, stat, sys
+        import forebay
+
+        # Permissions do not count for root with CAP_DAC_OVERRIDE.
+        libc = ctypes.CDLL(None)
+        header, sets = (ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()
+        assert libc.capget(header, sets) == 0
+        sets[0] &= ~(1 << 1)
+        assert libc.capset(header, sets) == 0
+        os.umask(0o022)
+        os.chdir(sys.argv[1])
+        for mode in ("adaptive", "direct", "buffered", "uncached"):
+            for exclusive in (False, True):
+                name = f"{mode}, {exclusive}"
+                with forebay.open(name, mode, write=True, create=True, exclusive=exclusive, permissions=0o464) as file:
+                    file.write(0, bytes(8192))
+                    file.write(3, b"bytes")
+                    assert file.append(b"more") == 8192
+                    assert file.read(8190) == bytes(2) + b"more" and file.read(3, 5) == b"bytes"
+                assert stat.S_IMODE(os.stat(name).st_mode) == 0o444
+                for again in ({"create": True}, {"exclusive": True}):
+                    try:
+                        forebay.open(name, mode, write=True, permissions=0o464, **again)
+                        raise SystemExit("it was opened")
+                    except PermissionError:
+                        assert "create" in again
+                    except FileExistsError:
+                        assert "exclusive" in again
+            with forebay.open("old", mode, write=True, create=True, permissions=0o444) as file:
+                file.write(3, b"bytes")
+            assert stat.S_IMODE(os.stat("old").st_mode) == 0o640
+        """,
+        tmp_path,
+    )
+
+
 def test_pickled_files_open_again(data, content):
     with forebay.open(data, "buffered") as file:
         with pickle.loads(pickle.dumps(file)) as again:

@@ -125,6 +125,7 @@ def open(
     nothing there.
 
     `create` makes a file that does not exist, `exclusive` fails where one does, `truncate` empties it; all need `write`.
+    `permissions` are those of a new file, before the umask; its writes here need no right to write.
     The reads and writes of a `background` file give way to those of other files of the process on the same device.
 
     Raises FileNotFoundError, PermissionError and the other kinds of OSError; ValueError for arguments that do not fit.
