@@ -11,12 +11,13 @@
 mod common;
 
 use std::future::{Future, IntoFuture};
+use std::io::{Read as _, Write as _};
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
 use common::{bytes_of, config, dir, write_file};
-use forebay::{BlockMut, Class, Durability, Engine, Error, ErrorKind, File, IoMemory, Open};
+use forebay::{BlockMut, Class, Durability, Engine, Error, ErrorKind, File, IoMemory, Lock, Open};
 use forebay_test::children::in_fork;
 
 fn forked<T>(result: Result<T, Error>) -> bool {
@@ -233,6 +234,52 @@ fn a_child_reads_nothing_of_an_adaptive_file_and_closes_nothing() {
     assert_eq!(code, 0);
     check(5..50_000);
     assert_eq!(tried(), 2, "the parent's reads, and none of the child's");
+}
+
+/// Regression: flock(2) locks belong to the open file, which a forked child has as well. The close of the parent's file left the lock
+/// to the child, and nobody got it while the child lived.
+#[test]
+fn a_lock_ends_with_the_parents_file() {
+    let dir = dir();
+    let path = dir.path().join("a");
+    let engine = Engine::start(config()).unwrap();
+    let open = || engine.open(&path, Open::create().buffered()).wait().unwrap();
+    let is_locked = || match open().try_lock(Lock::Exclusive).wait() {
+        Err(error) if error.kind() == ErrorKind::Locked => true,
+        locked => {
+            locked.unwrap();
+            false
+        }
+    };
+    let locked = open();
+    locked.try_lock(Lock::Exclusive).wait().unwrap();
+    let mut inherited = Some(locked.clone());
+    let code = in_fork(|| {
+        drop(inherited.take());
+        0
+    });
+    drop(inherited);
+    assert_eq!(code, 0);
+    assert!(is_locked(), "the child released nothing");
+
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    // SAFETY: the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: alarm(2) has no pointer arguments.
+        unsafe { libc::alarm(30) };
+        let _ = reader.read(&mut [0]);
+        // SAFETY: _exit(2) has no pointer arguments.
+        unsafe { libc::_exit(0) }
+    }
+    assert!(child > 0, "{}", std::io::Error::last_os_error());
+    locked.close().wait().unwrap();
+    let was_locked = is_locked();
+    writer.write_all(&[0]).unwrap();
+    // SAFETY: the child is this test's, and nothing is written to a null pointer.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    assert!(!was_locked, "the child had the lock");
+    engine.close().wait().unwrap();
 }
 
 /// Ordinary memory, whole pages of it, that is lent.

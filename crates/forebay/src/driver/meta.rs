@@ -432,6 +432,15 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
     }
 }
 
+/// Releases the lock of an open file, if it has one. A simulated machine has no forks: a close is enough there.
+pub(crate) fn release_lock(file: &Descriptor) {
+    match file {
+        Descriptor::Os(fd) => drop(file_calls::unlock(fd.as_fd())),
+        #[cfg(feature = "_sim")]
+        Descriptor::Sim(_) => {}
+    }
+}
+
 fn opened(fd: OwnedFd) -> MetaReply {
     MetaReply::Opened(Descriptor::Os(fd))
 }

@@ -496,13 +496,14 @@ crate::_debug_parts!(File, |file| path: file.path(), mode: file.mode());
 
 impl File {
     /// Takes a lock on the whole file without waiting. The lock belongs to this open file and all its handles, and is released
-    /// with the last of them (flock(2)). It is advisory: programs that take no lock are not bound.
+    /// with the last of them (flock(2)), also while a forked child has the descriptor. It is advisory: programs that take no lock
+    /// are not bound.
     ///
     /// A call that has started [may still take effect](Pending#when-it-is-dropped) after its future is dropped.
     ///
     /// The locks of a killed process outlive it: the kernel releases them after tearing down the process's rings and their
     /// requests, up to 0.6 seconds after waitpid(2) returned, longer on a slow device. [`lock_within`](File::lock_within)
-    /// waits.
+    /// waits. They also stay while a child lives that was forked meanwhile and has not called execve(2).
     ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder has a conflicting lock.
@@ -522,6 +523,7 @@ impl File {
     /// # Ok(()) }
     /// ```
     pub fn try_lock(&self, lock: Lock) -> Pending<()> {
+        self.core.note_lock();
         self.ask(MetaRequest::TryLock { file: self.owner(), lock }, meta::done)
     }
 

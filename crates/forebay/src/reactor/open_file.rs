@@ -16,7 +16,7 @@ use crate::device::{Alignment, Device};
 use crate::driver::Route;
 #[cfg(target_os = "linux")]
 use crate::driver::meta::set_direct;
-use crate::driver::meta::{Descriptor, DescriptorOwner};
+use crate::driver::meta::{Descriptor, DescriptorOwner, release_lock};
 use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
 use crate::memory::arena::BUFFER_BYTES_MAX;
@@ -50,6 +50,8 @@ pub(crate) struct FileCore {
     closed: AtomicBool,
     /// Its file system refused direct requests, so its requests use the page cache.
     left_direct: AtomicBool,
+    /// A lock was requested, which the file may have.
+    may_be_locked: AtomicBool,
     in_flight: Arc<InFlight>,
     /// `None` where reads never try the page cache.
     page_cache: Option<PageCache>,
@@ -103,6 +105,7 @@ impl FileCore {
             handles: AtomicUsize::new(1),
             closed: AtomicBool::new(false),
             left_direct: AtomicBool::new(false),
+            may_be_locked: AtomicBool::new(false),
             in_flight: Arc::default(),
             page_cache: parts.page_cache,
         });
@@ -208,6 +211,11 @@ impl FileCore {
     /// Returns whether the file has [left](Self::leave_direct) direct requests.
     pub(crate) fn has_left_direct(&self) -> bool {
         self.left_direct.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a lock is requested, so that it is released when the file is closed.
+    pub(crate) fn note_lock(&self) {
+        self.may_be_locked.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
@@ -339,6 +347,10 @@ impl Drop for FileCore {
         // A fork copies the table of descriptors before the memory, so a child's memory may name one that was opened in between and that
         // the child does not have. It must not close another file's, and keeps the few that it does have.
         if !self.engine.is_forked() {
+            // close(2) alone leaves the lock to a forked child, which has the descriptor as well.
+            if *self.may_be_locked.get_mut() {
+                release_lock(&self.fd);
+            }
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.fd) }
         } else if let Some(cache) = &mut self.page_cache {
