@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay::{
-    Engine, ErrorKind, FileCache, FileEntry, FilePlace, FileUse, Metadata, Open, Pending, internal,
+    Engine, ErrorKind, File, FileCache, FileEntry, FilePlace, FileUse, Metadata, Open, Pending, internal,
 };
 
 use crate::failure::{Failure, Result};
@@ -69,7 +69,7 @@ impl Handles {
         let entry = self.cache.file(path);
         let file = entry.open(place).await.map_err(|error| Failure::of_file(path, error))?;
         // Of the open file: the name may have become another file's meanwhile.
-        let found = file.metadata().await?;
+        let found = metadata_of(&file).await?;
         self.put(location, Handle { entry, identity: identity(&found) });
         // The file may have been deleted before it was put here, and a handle would keep its space.
         if file.is_removed().unwrap_or(false) {
@@ -122,6 +122,14 @@ pub(crate) async fn look_up(engine: &Engine, path: &Path) -> Result<Metadata> {
         ErrorKind::NotFound => Failure::not_found(path, error),
         _ => error.into(),
     })
+}
+
+/// Returns the metadata of an open file: immediately, except in a simulated world.
+pub(crate) async fn metadata_of(file: &File) -> forebay::Result<Metadata> {
+    match file.try_metadata() {
+        Some(found) => found,
+        None => file.metadata().await,
+    }
 }
 
 fn identity(metadata: &Metadata) -> Identity {

@@ -17,7 +17,7 @@ use futures_util::future::{Either, select, try_join};
 
 use crate::attributes::{Attributes, MARK_NS, micros};
 use crate::failure::{Failure, Result};
-use crate::handles::look_up;
+use crate::handles::{look_up, metadata_of};
 use crate::is_broken;
 use crate::line::{FirstPlace, LOCKS};
 use crate::location;
@@ -91,11 +91,11 @@ impl NameLocks {
         let lock = self.held.first().and_then(|lock| lock.file.as_ref());
         let last = async {
             match lock {
-                Some(lock) => lock.metadata().await.map(|last| micros(&last) + 1),
+                Some(lock) => metadata_of(lock).await.map(|last| micros(&last) + 1),
                 None => Ok(0),
             }
         };
-        let (own, last) = try_join(file.metadata(), last).await?;
+        let (own, last) = try_join(metadata_of(file), last).await?;
         Ok(micros(&own).max(last))
     }
 
@@ -210,7 +210,7 @@ fn is_held(path: &Path) -> Failure {
 
 /// Returns whether `path` is the name of an open file.
 pub(crate) async fn is_named(engine: &Engine, file: &File, path: &Path) -> Result<bool> {
-    let own = file.metadata().await?;
+    let own = metadata_of(file).await?;
     let found = look_up(engine, path).await;
     Ok(found.is_ok_and(|found| (found.device(), found.inode()) == (own.device(), own.inode())))
 }

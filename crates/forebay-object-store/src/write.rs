@@ -50,7 +50,10 @@ impl ForebayStore {
             let object = NewObject { file, staged, path, location, has_attributes };
             let put = async {
                 attributes::set(&object.file, &object.location, &attributes).await?;
-                write(&object.file, 0, chunks, shared.durability(), class).await?;
+                // Meanwhile the kernel learns the name, which is looked up under its lock without a thread then.
+                let written = write(&object.file, 0, chunks, shared.durability(), class);
+                let (written, _) = join(written, look_up(&shared.engine, &object.path)).await;
+                written?;
                 publish(&shared, class, &object, condition).await
             };
             let result = put.await;

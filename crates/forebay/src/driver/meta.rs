@@ -20,7 +20,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 pub use at::At;
-pub(crate) use file_calls::{is_removed, metadata_now};
+pub(crate) use file_calls::{is_removed, metadata, metadata_now};
 #[cfg(target_os = "linux")]
 pub(crate) use openat::set_direct;
 pub(crate) use openat::{no_direct, takes_direct};

@@ -582,6 +582,26 @@ impl File {
 
 /// For our crates.
 impl File {
+    /// Returns the metadata by a system call of the calling thread, instead of a hand-over to the pool; `None` for an NVMe namespace and in
+    /// a simulated world. A network file system may wait for its server.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    #[doc(hidden)]
+    pub fn try_metadata(&self) -> Option<Result<Metadata>> {
+        const OPERATION: &str = "metadata";
+        let core = &self.core;
+        if core.engine().is_simulated() || core.namespace_bytes().is_some() {
+            return None;
+        }
+        let found = if core.is_closed() {
+            Err(Error::new(ErrorKind::FileClosed, OPERATION))
+        } else {
+            core.engine().check(OPERATION).and_then(|()| meta::metadata(core.fd()))
+        };
+        Some(found.map_err(|error| core.describe(error)))
+    }
+
     /// Sets the file's modification time and returns its metadata, with the time as the file system stores it.
     ///
     /// # Errors

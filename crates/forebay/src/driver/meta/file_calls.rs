@@ -13,7 +13,8 @@ use super::{Advice, At, Lock, errno, retry};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::metadata::{FileKind, Metadata};
 
-pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
+/// Returns the metadata of an open file. It blocks on network file systems only.
+pub(crate) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
     let found = with_file(file, |file| file.metadata()).map_err(|cause| Error::io("metadata", cause))?;
     let mut metadata = Metadata::from_std(&found);
     if metadata.kind() == FileKind::BlockDevice {
