@@ -22,7 +22,7 @@ struct Handle {
 }
 
 /// The file system and the number of a file in it.
-type Identity = ((u32, u32), u64);
+pub(crate) type Identity = ((u32, u32), u64);
 
 /// The same in every run, as a simulated world has to be.
 type FixedHasher = BuildHasherDefault<DefaultHasher>;
@@ -132,6 +132,6 @@ pub(crate) async fn metadata_of(file: &File) -> forebay::Result<Metadata> {
     }
 }
 
-fn identity(metadata: &Metadata) -> Identity {
+pub(crate) fn identity(metadata: &Metadata) -> Identity {
     (metadata.device(), metadata.inode())
 }

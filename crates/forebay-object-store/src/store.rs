@@ -13,6 +13,9 @@ use crate::is_broken;
 use crate::line::Lines;
 use crate::options::{ForebayStoreBuilder, Settings};
 
+/// The reciprocal of the uploads that keep their files open, as a part of the descriptors that the engine's caches may have.
+const UPLOADS_PART: usize = 2;
+
 /// An `ObjectStore` for files below a directory, which reads and writes with a Forebay engine.
 ///
 /// It implements `object_store::ObjectStore` of object_store 0.14, and of 0.13 with the feature `object_store_013`. Objects,
@@ -72,14 +75,16 @@ pub(crate) struct StoreState {
     pub(crate) lines: Lines,
     /// Bytes in memory of gets whose streams the program has not polled.
     pub(crate) unread_bytes: Arc<AtomicU64>,
+    /// Cloned by each upload that keeps its file open.
+    uploads: Arc<()>,
 }
 
 impl StoreState {
     pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> StoreState {
         let handles = Handles::new(&engine, Open::read().mode(settings.read_mode), settings.open_files_max);
         let (directories, name_syncs) = (Directories::default(), NameSyncs::default());
-        let (lines, unread_bytes) = (Lines::new(), Arc::default());
-        StoreState { engine, root, settings, handles, directories, name_syncs, lines, unread_bytes }
+        let (lines, unread_bytes, uploads) = (Lines::new(), Arc::default(), Arc::default());
+        StoreState { engine, root, settings, handles, directories, name_syncs, lines, unread_bytes, uploads }
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -89,6 +94,13 @@ impl StoreState {
     /// Returns what a put does with its bytes before they get their name.
     pub(crate) fn durability(&self) -> Durability {
         if is_broken!(BytesNotSynced) { Durability::None } else { self.settings.put_durability }
+    }
+
+    /// Returns what an upload has while it keeps its file open; `None` if enough of them do.
+    pub(crate) fn upload_place(&self) -> Option<Arc<()>> {
+        let uploads_max = (self.handles.cache.descriptors_max() / UPLOADS_PART).max(1);
+        // One of the clones is the store's.
+        (Arc::strong_count(&self.uploads) <= uploads_max).then(|| self.uploads.clone())
     }
 
     /// Renames a file, and makes that durable if the store's puts are.

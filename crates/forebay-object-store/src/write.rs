@@ -4,16 +4,17 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use forebay::{Class, Durability, ErrorKind, File, Metadata, Open};
+use forebay::{Class, Durability, ErrorKind, File, FilePlace, Metadata, Open};
 use futures_util::future::join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::attributes::{self, Attributes, ProgramAttributes, micros};
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
-use crate::handles::look_up;
+use crate::handles::{Identity, identity, look_up, metadata_of};
 use crate::is_broken;
 use crate::location;
 use crate::locks::{self, NameLocks, is_named, under_locks};
@@ -75,25 +76,38 @@ impl ForebayStore {
     ) -> Result<Finish<Result<Upload>>> {
         let path = location::object(&self.shared.root, location)?;
         let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
-        Ok(finish(&self.shared.engine, async move {
+        let begin = move |place: FilePlace| async move {
+            let (_place, _counted) = (place, shared.handles.cache.count());
             let (file, staged) = stage(&shared, &path).await?;
-            if let Err(refused) = attributes::set(&file, &location, &attributes).await {
-                let _ = discard(&shared, &file, &staged).await;
-                return Err(refused);
-            }
-            Ok(Upload {
+            let prepared = async {
+                attributes::set(&file, &location, &attributes).await?;
+                Ok::<_, Failure>(metadata_of(&file).await?)
+            };
+            let found = match prepared.await {
+                Ok(found) => found,
+                Err(refused) => {
+                    let _ = discard(&shared, &file, &staged).await;
+                    return Err(refused);
+                }
+            };
+            let open = shared.upload_place().map(|place| Arc::new(OpenFile { file, _place: place }));
+            let staged =
+                StagedFile { path: staged, identity: identity(&found), created: found.created(), open };
+            Ok::<_, Failure>(Upload {
                 shared,
                 class,
                 location,
                 path,
                 has_attributes: !attributes.is_empty(),
                 parts: Arc::new(Parts {
-                    state: Mutex::new(UploadState::Open(file, staged)),
+                    state: Mutex::new(UploadState::Open(staged)),
                     written_bytes: AtomicU64::new(0),
                 }),
                 begun_bytes: 0,
             })
-        }))
+        };
+        let cache = self.shared.handles.cache.clone();
+        Ok(finish(&self.shared.engine, async move { cache.run(class, begin).await? }))
     }
 }
 
@@ -116,11 +130,57 @@ struct Parts {
 }
 
 enum UploadState {
-    /// The file, and its staged name.
-    Open(File, PathBuf),
+    Open(StagedFile),
     /// It is being completed; without the lock of the name it opens again.
     Ending,
     Ended,
+}
+
+/// The file of an upload.
+#[derive(Clone)]
+struct StagedFile {
+    path: PathBuf,
+    identity: Identity,
+    /// Of a file that is not open, another one may have device and inode by now.
+    created: Option<SystemTime>,
+    /// `None` if other uploads have the descriptors: then each part opens the file again.
+    open: Option<Arc<OpenFile>>,
+}
+
+struct OpenFile {
+    file: File,
+    _place: Arc<()>,
+}
+
+impl StagedFile {
+    fn is_file_of(&self, found: &Metadata) -> bool {
+        self.identity == identity(found) && self.created == found.created()
+    }
+
+    /// Returns the file, which is opened if it is not.
+    async fn file(&self, shared: &StoreState) -> Result<File> {
+        if let Some(open) = &self.open {
+            return Ok(open.file.clone());
+        }
+        let file = match shared.engine.open(&self.path, Open::write().buffered()).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(abandoned(&self.path)),
+            opened => opened?,
+        };
+        let found = metadata_of(&file).await?;
+        if self.is_file_of(&found) { Ok(file) } else { Err(abandoned(&self.path)) }
+    }
+
+    /// Removes the file, unless that was done.
+    async fn discard(&self, shared: &StoreState) -> Result<()> {
+        let is_own = match look_up(&shared.engine, &self.path).await {
+            Err(Failure::NotFound { .. }) => false,
+            found => self.is_file_of(&found?),
+        };
+        if !is_own {
+            return Err(abandoned(&self.path));
+        }
+        Ok(shared.engine.remove_file(&self.path).await?)
+    }
 }
 
 impl Parts {
@@ -128,13 +188,13 @@ impl Parts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the end of an upload, or ends it. Returns its file and its staged name if it was open.
-    fn leave(&self, next: UploadState) -> Option<(File, PathBuf)> {
+    /// Starts the end of an upload, or ends it. Returns its file if it was open.
+    fn leave(&self, next: UploadState) -> Option<StagedFile> {
         let mut state = self.state();
         match (std::mem::replace(&mut *state, UploadState::Ended), next) {
-            (UploadState::Open(file, staged), next) => {
+            (UploadState::Open(staged), next) => {
                 *state = next;
-                Some((file, staged))
+                Some(staged)
             }
             (UploadState::Ending, UploadState::Ending) => {
                 *state = UploadState::Ending;
@@ -145,11 +205,11 @@ impl Parts {
     }
 
     /// Opens an upload whose end has failed. Returns false if it was aborted or dropped meanwhile.
-    fn open_again(&self, file: &File, staged: &Path) -> bool {
+    fn open_again(&self, staged: &StagedFile) -> bool {
         let mut state = self.state();
         let is_ending = matches!(*state, UploadState::Ending);
         if is_ending {
-            *state = UploadState::Open(file.clone(), staged.to_path_buf());
+            *state = UploadState::Open(staged.clone());
         }
         is_ending
     }
@@ -165,13 +225,24 @@ impl Upload {
         if is_open {
             self.begun_bytes += bytes;
         }
-        let (parts, class) = (self.parts.clone(), self.class);
+        let (parts, shared, class) = (self.parts.clone(), self.shared.clone(), self.class);
         finish(&self.shared.engine, async move {
-            let file = match &*parts.state() {
-                UploadState::Open(file, _) if is_open => file.clone(),
+            let staged = match &*parts.state() {
+                UploadState::Open(staged) if is_open => staged.clone(),
                 _ => return Err(has_ended()),
             };
-            write(&file, offset, chunks, Durability::None, class).await?;
+            if let Some(open) = &staged.open {
+                write(&open.file, offset, chunks, Durability::None, class).await?;
+            } else {
+                let cache = shared.handles.cache.clone();
+                let put = move |place: FilePlace| async move {
+                    let (_place, _counted) = (place, shared.handles.cache.count());
+                    let file = staged.file(&shared).await?;
+                    // Synced before the close: only files that are open certainly see that the kernel could not write their bytes.
+                    write(&file, offset, chunks, shared.durability(), class).await
+                };
+                cache.run(class, put).await??;
+            }
             parts.written_bytes.fetch_add(bytes, Ordering::AcqRel);
             Ok(())
         })
@@ -192,40 +263,43 @@ impl Upload {
                 self.path.display()
             )));
         }
-        let Some((file, staged)) = self.parts.leave(UploadState::Ending) else { return Err(has_ended()) };
+        let Some(staged) = self.parts.leave(UploadState::Ending) else { return Err(has_ended()) };
         let (shared, class, has_attributes) = (self.shared.clone(), self.class, self.has_attributes);
         let (parts, path, location) = (self.parts.clone(), self.path.clone(), self.location.clone());
-        let object = NewObject { file, staged, path, location, has_attributes };
-        Ok(finish(&self.shared.engine, async move {
-            let complete = async {
+        let complete = move |place: FilePlace| async move {
+            let (_place, _counted) = (place, shared.handles.cache.count());
+            let completed = async {
+                let file = staged.file(&shared).await?;
+                let (staged, location) = (staged.path.clone(), location.clone());
+                let object = NewObject { file, staged, path, location, has_attributes };
                 if shared.durability() != Durability::None {
                     object.file.sync(shared.durability()).class(class).await?;
                 }
                 publish(&shared, class, &object, Condition::None).await
             };
-            let result = match complete.await {
-                Err(Failure::Locked(text)) if parts.open_again(&object.file, &object.staged) => {
-                    Err(Failure::Locked(format!(
-                        "{text}; the upload is as it was: complete it again, or abort it"
-                    )))
-                }
+            let result = match completed.await {
+                Err(Failure::Locked(text)) if parts.open_again(&staged) => Err(Failure::Locked(format!(
+                    "{text}; the upload is as it was: complete it again, or abort it"
+                ))),
                 Err(failure) => {
-                    let _ = discard(&shared, &object.file, &object.staged).await;
+                    let _ = staged.discard(&shared).await;
                     Err(failure)
                 }
                 completed => completed,
             };
-            shared.handles.forget(&object.location);
+            shared.handles.forget(&location);
             result
-        }))
+        };
+        let cache = self.shared.handles.cache.clone();
+        Ok(finish(&self.shared.engine, async move { cache.run(class, complete).await? }))
     }
 
     /// Removes what was written.
     pub(crate) fn abort(&mut self) -> impl Future<Output = Result<()>> + Send + use<> {
         let shared = self.shared.clone();
-        let change = self.parts.leave(UploadState::Ended).ok_or_else(has_ended).map(|(file, staged)| {
-            finish(&shared.engine.clone(), async move { discard(&shared, &file, &staged).await })
-        });
+        let staged = self.parts.leave(UploadState::Ended).ok_or_else(has_ended);
+        let change =
+            staged.map(|staged| finish(&shared.engine.clone(), async move { staged.discard(&shared).await }));
         async move { change?.await }
     }
 
@@ -236,10 +310,10 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some((file, staged)) = self.parts.leave(UploadState::Ended) {
+        if let Some(staged) = self.parts.leave(UploadState::Ended) {
             let shared = self.shared.clone();
             drop(self.shared.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-                let _ = discard(&shared, &file, &staged).await;
+                let _ = staged.discard(&shared).await;
             }));
         }
     }

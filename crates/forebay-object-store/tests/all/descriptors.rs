@@ -82,6 +82,40 @@ fn four_hundred_objects_with_few_descriptors() {
     });
 }
 
+/// Each upload kept its file open until its end: with 256 descriptors a hundred of them failed.
+#[test]
+fn more_uploads_than_files_may_be_open() {
+    with_descriptors("descriptors::more_uploads_than_files_may_be_open", &[64, 256], |_| {
+        in_runtime(async {
+            const UPLOADS: u64 = 150;
+            const ABORTED: u64 = 10;
+            let root = dir();
+            let engine = engine();
+            let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
+            let mut uploads = Vec::new();
+            for number in 0..UPLOADS {
+                uploads.push(store.put_multipart(&location(number)).await.unwrap());
+            }
+            let parts: FuturesUnordered<_> = uploads
+                .iter_mut()
+                .flat_map(|upload| [0..5000, 5000..LEN].map(|part| upload.put_part(bytes_of(part).into())))
+                .collect();
+            parts.try_collect::<()>().await.unwrap();
+            for upload in &mut uploads[(UPLOADS - ABORTED) as usize..] {
+                upload.abort().await.unwrap();
+            }
+            uploads.truncate((UPLOADS - ABORTED) as usize);
+            let completed: FuturesUnordered<_> = uploads.iter_mut().map(|upload| upload.complete()).collect();
+            completed.try_collect::<Vec<_>>().await.unwrap();
+            for number in 0..UPLOADS - ABORTED {
+                get(&store, number).await.unwrap();
+            }
+            let left = fs::read_dir(root.path().join("dir")).unwrap().count() as u64;
+            assert_eq!(left, UPLOADS - ABORTED, "no staged file");
+        });
+    });
+}
+
 /// A get kept its file until its stream had ended, and did not queue: of ten thousand concurrent gets most failed.
 #[test]
 fn ten_thousand_gets_at_once() {

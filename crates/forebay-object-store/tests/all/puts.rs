@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::common::{LOCKS, bytes_of, dir, engine, settings, store, tree};
 use bytes::Bytes;
-use forebay::{Class, Durability, Engine};
+use forebay::{Class, Config, Durability, Engine};
 use forebay_object_store::ForebayStore;
 use futures::TryStreamExt;
 use object_store::path::Path;
@@ -191,33 +191,44 @@ async fn what_killed_processes_left_is_removed_by_its_age() {
 }
 
 /// An upload without a part for too long gave its object's name to the next upload's staged file, half written, which had the name of its
-/// own. Its abort and its drop removed that file.
+/// own. Its abort and its drop removed that file. The same holds for an upload that opens its file for each part, as it does while
+/// two others keep theirs open here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abandoned_upload_leaves_the_next_one_alone() {
-    let root = dir();
-    let engine = engine();
-    let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
-    let (at, staged) = (Path::from("a"), root.path().join("a#1"));
-    let day = Duration::from_secs(24 * 60 * 60);
-    for end in ["complete", "abort", "drop"] {
-        let mut idle = store.put_multipart(&at).await.unwrap();
-        idle.put_part("idle".into()).await.unwrap();
-        fs::File::open(&staged).unwrap().set_modified(SystemTime::now() - 2 * day).unwrap();
-        assert_eq!(store.remove_abandoned(day).await.unwrap(), 1);
-        let mut next = store.put_multipart(&at).await.unwrap();
-        next.put_part("half".into()).await.unwrap();
-        assert!(staged.exists());
-        match end {
-            "complete" => assert!(idle.complete().await.unwrap_err().to_string().contains("abandoned")),
-            "abort" => assert!(idle.abort().await.is_err()),
-            _ => drop(idle),
+    for others in [0, 2] {
+        let root = dir();
+        let engine = Engine::start(Config::new().shards(2).descriptors_max(4)).unwrap();
+        let store = ForebayStore::builder(&engine, root.path()).open().await.unwrap();
+        let mut uploads = Vec::new();
+        for number in 0..others {
+            uploads.push(store.put_multipart(&Path::from(format!("other/{number}"))).await.unwrap());
         }
-        assert_eq!(settled(&engine, root.path()).await, 1, "{end}: the next one's");
-        assert!(matches!(store.head(&at).await, Err(Error::NotFound { .. })), "{end}");
-        next.put_part(" and half".into()).await.unwrap();
-        next.complete().await.unwrap();
-        assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "half and half", "{end}");
-        store.delete(&at).await.unwrap();
+        let (at, staged) = (Path::from("a"), root.path().join("a#1"));
+        let day = Duration::from_secs(24 * 60 * 60);
+        for end in ["complete", "abort", "drop"] {
+            let mut idle = store.put_multipart(&at).await.unwrap();
+            idle.put_part("idle".into()).await.unwrap();
+            fs::File::open(&staged).unwrap().set_modified(SystemTime::now() - 2 * day).unwrap();
+            assert_eq!(store.remove_abandoned(day).await.unwrap(), 1);
+            let mut next = store.put_multipart(&at).await.unwrap();
+            next.put_part("half".into()).await.unwrap();
+            assert!(staged.exists());
+            match end {
+                "complete" => assert!(idle.complete().await.unwrap_err().to_string().contains("abandoned")),
+                "abort" => assert!(idle.abort().await.is_err()),
+                _ => {
+                    // The bytes go into its own file, or nowhere.
+                    assert_eq!(idle.put_part("late".into()).await.is_ok(), others == 0);
+                    drop(idle);
+                }
+            }
+            assert_eq!(settled(&engine, root.path()).await, 1 + others, "{end}: the next one's");
+            assert!(matches!(store.head(&at).await, Err(Error::NotFound { .. })), "{end}");
+            next.put_part(" and half".into()).await.unwrap();
+            next.complete().await.unwrap();
+            assert_eq!(store.get(&at).await.unwrap().bytes().await.unwrap(), "half and half", "{end}");
+            store.delete(&at).await.unwrap();
+        }
     }
 }
 

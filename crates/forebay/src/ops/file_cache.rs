@@ -149,6 +149,11 @@ impl FileCache {
         self.list().open_files(self.core.owner)
     }
 
+    /// Returns how many descriptors the files of all caches of the engine may have.
+    pub fn descriptors_max(&self) -> usize {
+        self.list().descriptors_max()
+    }
+
     /// Returns how many files one batch should have open, at least 1: a quarter of those that stay open.
     pub fn batch_files_max(&self) -> usize {
         (self.core.files_max / BATCH_PART).max(1)
