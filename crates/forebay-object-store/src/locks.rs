@@ -179,8 +179,9 @@ async fn take(shared: &StoreState, number: u64) -> Result<HeldLock> {
 
 async fn take_file(engine: &Engine, path: &Path) -> Result<Option<File>> {
     for _ in 0..TRIES_MAX {
-        let Some(file) = open(engine, path).await? else { return Ok(None) };
-        match file.lock_within(Lock::Exclusive, PATIENCE).await {
+        let Some((file, is_locked)) = open(engine, path).await? else { return Ok(None) };
+        let locked = if is_locked { Ok(()) } else { file.lock_within(Lock::Exclusive, PATIENCE).await };
+        match locked {
             Ok(()) => {}
             // A network file system without locks, or whose locks want what another user's file does not allow: as one that is not there.
             Err(error) if error.kind() == ErrorKind::Unsupported || is_without_locks(&error) => {
@@ -220,18 +221,19 @@ fn is_without_locks(error: &forebay::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EBADF))
 }
 
-/// Opens a lock file. A failure to create it is not a reason to refuse a change: on a full disk objects are deleted.
-async fn open(engine: &Engine, path: &Path) -> Result<Option<File>> {
+/// Opens a lock file, and takes its lock if it is free. A failure to create it is not a reason to refuse a change: on a full disk objects
+/// are deleted.
+async fn open(engine: &Engine, path: &Path) -> Result<Option<(File, bool)>> {
     let is_refused = |error: &forebay::Error| {
         use ErrorKind::{NoSpace, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
         matches!(error.kind(), NoSpace | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem)
     };
     // Others may lock it too.
-    match engine.open(path, Open::create().permissions(0o666).buffered()).await {
+    match engine.open_locked(path, Open::create().permissions(0o666).buffered(), Lock::Exclusive).await {
         Err(error) if is_refused(&error) => {}
         opened => return Ok(Some(opened?)),
     }
-    match engine.open(path, Open::read().buffered()).await {
+    match engine.open_locked(path, Open::read().buffered(), Lock::Exclusive).await {
         Err(error) if is_refused(&error) => Ok(None),
         opened => Ok(Some(opened?)),
     }

@@ -432,6 +432,15 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
     }
 }
 
+/// Tries to take a lock of an open file, on this thread. A simulated machine takes it by a call only, so it is not tried there.
+pub(crate) fn lock_now(file: &Descriptor, lock: Lock) -> bool {
+    match file {
+        Descriptor::Os(fd) => file_calls::try_lock(fd.as_fd(), lock).is_ok(),
+        #[cfg(feature = "_sim")]
+        Descriptor::Sim(_) => false,
+    }
+}
+
 /// Releases the lock of an open file, if it has one. A simulated machine has no forks: a close is enough there.
 pub(crate) fn release_lock(file: &Descriptor) {
     match file {

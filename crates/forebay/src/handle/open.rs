@@ -7,7 +7,7 @@ use crate::base::error::{Error, Result};
 use crate::base::pending::Pending;
 use crate::device::{Alignment, Device};
 use crate::driver::Route;
-use crate::driver::meta::{self, At, Descriptor, MetaReply, MetaRequest, OpenHow};
+use crate::driver::meta::{self, At, Descriptor, DescriptorOwner, Lock, MetaReply, MetaRequest, OpenHow};
 #[cfg(target_os = "linux")]
 use crate::handle::adaptive;
 use crate::handle::engine::Engine;
@@ -203,6 +203,25 @@ impl Open {
 pub(crate) fn open(engine: &Engine, at: At, open: Open) -> Pending<File> {
     let path = at.path().to_path_buf();
     begin(engine, request(engine, at, open), path, open, |file| file)
+}
+
+/// For our crates.
+impl Engine {
+    /// Opens a file and tries to take a lock of it, as [`File::try_lock`] does, with one hand-over to the pool. Returns whether it has the
+    /// lock; if not, `try_lock` says why. In a simulated world it never has.
+    ///
+    /// # Errors
+    /// Those of [`open`](Engine::open).
+    #[doc(hidden)]
+    pub fn open_locked(&self, path: impl AsRef<Path>, open: Open, lock: Lock) -> Pending<(File, bool)> {
+        let path = path.as_ref();
+        begin(self, request(self, path.into(), open), path.to_path_buf(), open, move |file| {
+            let file = file?;
+            file.core().note_lock();
+            let is_locked = meta::lock_now(file.core().descriptor(), lock);
+            Ok((file, is_locked))
+        })
+    }
 }
 
 /// Opens a file and gives the result to `then`, on the thread that has it. The call is queued although nothing waits for it; if the
