@@ -156,8 +156,9 @@ async fn import(source: &Source, store: &Store, bump: u64) -> Result<ImportSumma
 struct Target {
     data_dir: PathBuf,
     is_data_dir_new: bool,
-    /// Of a log elsewhere: its directory, which was made.
+    /// Of a log elsewhere: its directory.
     log_dir: Option<PathBuf>,
+    is_log_dir_new: bool,
     member: PathBuf,
     /// Those of the member under its name for the time being.
     directories: Directories,
@@ -181,8 +182,9 @@ impl Target {
         if let Some(log_dir) = &log_dir {
             check_empty(log_dir, "wal-dir")?;
         }
+        let is_log_dir_new = log_dir.as_ref().is_some_and(|log_dir| !log_dir.exists());
         let directories = Directories::of(unfinished, log_dir.clone());
-        let target = Target { data_dir, is_data_dir_new, log_dir, member, directories };
+        let target = Target { data_dir, is_data_dir_new, log_dir, is_log_dir_new, member, directories };
         for dir in target.log_dir.iter().chain([&target.directories.member]) {
             if let Err(error) = identity::make_dir(dir) {
                 target.remove();
@@ -205,12 +207,25 @@ impl Target {
     fn remove(&self) {
         let _ = fs::remove_dir_all(&self.directories.member);
         if let Some(log_dir) = &self.log_dir {
-            let _ = fs::remove_dir_all(log_dir);
+            let _ = if self.is_log_dir_new { fs::remove_dir_all(log_dir) } else { remove_entries(log_dir) };
         }
         if self.is_data_dir_new {
             let _ = fs::remove_dir(&self.data_dir);
         }
     }
+}
+
+/// Removes what a directory holds. The directory stays: it may be a mount point, with an owner and a mode.
+fn remove_entries(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a directory that holds something.
@@ -222,5 +237,21 @@ fn check_empty(dir: &Path, flag: &str) -> Result<(), StartError> {
     match entries.next() {
         None => Ok(()),
         Some(_) => Err(StartError::new(format!("{} is not empty: give another --{flag}", dir.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_emptied_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("one/two")).unwrap();
+        fs::write(dir.path().join("one/two/file"), "text").unwrap();
+        fs::write(dir.path().join("file"), "text").unwrap();
+        remove_entries(dir.path()).unwrap();
+        check_empty(dir.path(), "wal-dir").unwrap();
+        assert!(dir.path().exists());
     }
 }

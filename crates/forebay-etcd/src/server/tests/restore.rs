@@ -300,3 +300,31 @@ async fn a_directory_that_is_in_use_is_not_restored_into() {
     cluster.members[0].put("after", "value").await.unwrap();
     cluster.stop().await;
 }
+
+/// Story: a restore that failed removed the directory of its log, which was made for it, with an owner and a mode. A directory of data
+/// stayed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_restore_leaves_directories_as_they_were() {
+    let (mut before, file) = saved().await;
+    before.stop().await;
+    let cluster = Cluster::new(1, &[]);
+    let member = &cluster.members[0];
+    let log_dir = member.dir.with_extension("log");
+    let with_log = format!("--wal-dir={}", log_dir.display());
+    let too_far = format!("--bump-revision={}", i64::MAX);
+    let fail = async || {
+        let failed = restore(member, &file, &[&with_log, &too_far, "--mark-compacted"]).run().await;
+        assert!(failed.unwrap_err().to_string().contains("no revision is"));
+    };
+    fail().await;
+    assert!(!member.dir.exists() && !log_dir.exists());
+    for dir in [&member.dir, &log_dir] {
+        fs::create_dir(dir).unwrap();
+    }
+    fail().await;
+    for dir in [&member.dir, &log_dir] {
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{}", dir.display());
+    }
+    // They are used after the failure.
+    restore(member, &file, &[&with_log]).run().await.unwrap();
+}
