@@ -25,6 +25,8 @@ struct OpenName {
 pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut settings: Vec<(String, String)> = Vec::new();
     let mut open: Option<OpenName> = None;
+    // Editors of Windows begin a file with a byte order mark, which YAML passes over.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         let failed = |why: &str| format!("line {}: {why}", number + 1);

@@ -497,6 +497,16 @@ fn a_list_of_a_file_has_any_number_of_lines() {
     assert_eq!(config.name, "b");
 }
 
+/// Story: a file that an editor of Windows had saved, with which etcd starts, was refused: `line 1: it has no name with a colon`.
+#[test]
+fn a_byte_order_mark_before_a_file_is_passed_over() {
+    for text in ["\u{feff}name: a\n", "\u{feff}# A comment.\r\nname: a\r\n", "\u{feff}---\nname: a\n"] {
+        assert_eq!(parse_file(text).unwrap().name, "a", "{text:?}");
+    }
+    // Elsewhere it is a character like others.
+    assert!(parse_file("name: a\n\u{feff}log-level: info\n").unwrap_err().contains("line 2: it has no name"));
+}
+
 #[test]
 fn lines_of_a_file_that_are_not_understood_are_named() {
     for (text, part) in [
