@@ -1,12 +1,9 @@
 //! Messages as JSON, in the format of grpc-gateway in etcd. The texts of refusals are those of Go's package protojson.
 
-use std::fmt;
-
 use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{alphabet, prelude::BASE64_STANDARD};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, Value};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// How deep messages may be in one another. prost reads no more.
@@ -61,68 +58,84 @@ impl Scan {
 /// # Errors
 /// The place and the kind of the fault.
 pub(super) fn read(text: &RawValue, of: MessageDescriptor) -> Result<DynamicMessage, String> {
-    Reader { whole: text.get() }.message(text, of, DEPTH_MAX)
+    Reader { whole: text.get(), at: 0 }.message(of, DEPTH_MAX)
 }
 
-/// The members of an object, in their order, as often as they are there.
-struct Members<'a>(Vec<(&'a RawValue, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members<'de>, D::Error> {
-        struct All;
-
-        impl<'de> Visitor<'de> for All {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-
-        deserializer.deserialize_map(All)
-    }
-}
-
+/// Reads a text, which is JSON, from its start to its end, and each byte once: the end of a message is found as its fields are read.
 struct Reader<'a> {
     /// The text of the outermost message, in which faults have their places.
     whole: &'a str,
+    /// The place of the next byte.
+    at: usize,
 }
 
-impl Reader<'_> {
-    fn message(
-        &self,
-        text: &RawValue,
-        of: MessageDescriptor,
-        depth_left: usize,
-    ) -> Result<DynamicMessage, String> {
-        let depth_left = depth_left.checked_sub(1).ok_or("proto: exceeded max recursion depth")?;
-        if !text.get().starts_with('{') {
-            return Err(self.unexpected(text));
+impl<'a> Reader<'a> {
+    /// Returns the next byte that is not a space.
+    fn peek(&mut self) -> Option<u8> {
+        let bytes = self.whole.as_bytes();
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = bytes.get(self.at) {
+            self.at += 1;
         }
-        let Members(members) = serde_json::from_str(text.get()).map_err(syntax)?;
+        bytes.get(self.at).copied()
+    }
+
+    /// Passes over a delimiter, if it is next. Returns whether it was.
+    fn passes(&mut self, delimiter: u8) -> bool {
+        let is_next = self.peek() == Some(delimiter);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    /// Passes over a value, or a name, and returns its text.
+    fn part(&mut self) -> &'a str {
+        self.peek();
+        let start = self.at;
+        let (mut depth, mut is_in_string) = (0_usize, false);
+        while let Some(byte) = self.whole.as_bytes().get(self.at) {
+            match byte {
+                // With the byte after it.
+                b'\\' if is_in_string => self.at += 1,
+                b'"' => is_in_string = !is_in_string,
+                _ if is_in_string => {}
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' | b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => break,
+                b'}' | b']' => depth -= 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+        self.whole.get(start..self.at).unwrap_or_default()
+    }
+
+    fn message(&mut self, of: MessageDescriptor, depth_left: usize) -> Result<DynamicMessage, String> {
+        let depth_left = depth_left.checked_sub(1).ok_or("proto: exceeded max recursion depth")?;
+        if !self.passes(b'{') {
+            let found = self.part();
+            return Err(self.unexpected(found));
+        }
         let mut message = DynamicMessage::new(of.clone());
         let (mut seen, mut chosen) = (Vec::new(), Vec::new());
-        for (name, value) in members {
+        while !self.passes(b'}') {
+            self.passes(b',');
+            let name = self.part();
+            self.passes(b':');
             let plain = string(name).ok_or_else(|| self.unexpected(name))?;
             let field = of.get_field_by_json_name(&plain).or_else(|| of.get_field_by_name(&plain));
-            let Some(field) = field else { continue };
+            let Some(field) = field else {
+                self.part();
+                continue;
+            };
             if seen.contains(&field.number()) {
                 return Err(self.fault(name, &format!("duplicate field {name}")));
             }
             seen.push(field.number());
-            if value.get() == "null" {
+            if self.peek() == Some(b'n') {
+                // `null`: no other value starts so.
+                self.part();
                 continue;
             }
             if field.is_list() {
-                message.set_field(&field, Value::List(self.list(value, &field, depth_left)?));
+                message.set_field(&field, Value::List(self.list(&field, depth_left)?));
                 continue;
             }
             if let Some(oneof) = field.containing_oneof() {
@@ -132,49 +145,41 @@ impl Reader<'_> {
                 }
                 chosen.push(oneof);
             }
-            if let Some(value) = self.value(value, &field, depth_left)? {
+            if let Some(value) = self.value(&field, depth_left)? {
                 message.set_field(&field, value);
             }
         }
         Ok(message)
     }
 
-    fn list(
-        &self,
-        text: &RawValue,
-        field: &FieldDescriptor,
-        depth_left: usize,
-    ) -> Result<Vec<Value>, String> {
-        if !text.get().starts_with('[') {
-            return Err(self.unexpected(text));
+    fn list(&mut self, field: &FieldDescriptor, depth_left: usize) -> Result<Vec<Value>, String> {
+        if !self.passes(b'[') {
+            let found = self.part();
+            return Err(self.unexpected(found));
         }
-        let items: Vec<&RawValue> = serde_json::from_str(text.get()).map_err(syntax)?;
-        let mut values = Vec::with_capacity(items.len());
-        for item in items {
-            values.extend(self.value(item, field, depth_left)?);
+        let mut values = Vec::new();
+        while !self.passes(b']') {
+            self.passes(b',');
+            values.extend(self.value(field, depth_left)?);
         }
         Ok(values)
     }
 
     /// Returns `None` for the unknown name of an enum's value, which is ignored like an unknown field.
-    fn value(
-        &self,
-        text: &RawValue,
-        field: &FieldDescriptor,
-        depth_left: usize,
-    ) -> Result<Option<Value>, String> {
+    fn value(&mut self, field: &FieldDescriptor, depth_left: usize) -> Result<Option<Value>, String> {
         let kind = field.kind();
+        if let Kind::Message(of) = kind {
+            return Ok(Some(Value::Message(self.message(of, depth_left)?)));
+        }
+        let text = self.part();
         let value = match &kind {
-            Kind::Message(of) => {
-                return Ok(Some(Value::Message(self.message(text, of.clone(), depth_left)?)));
-            }
             Kind::Enum(of) => match string(text) {
                 Some(name) => {
                     return Ok(of.get_value_by_name(&name).map(|value| Value::EnumNumber(value.number())));
                 }
-                None => number(text.get()).map(Value::EnumNumber),
+                None => number(text).map(Value::EnumNumber),
             },
-            Kind::Bool => serde_json::from_str(text.get()).ok().map(Value::Bool),
+            Kind::Bool => serde_json::from_str(text).ok().map(Value::Bool),
             Kind::Int32 => number_or_string(text).map(Value::I32),
             Kind::Int64 => number_or_string(text).map(Value::I64),
             Kind::Uint32 => number_or_string(text).map(Value::U32),
@@ -196,19 +201,19 @@ impl Reader<'_> {
     }
 
     /// Returns line and column of a part of the text.
-    fn place(&self, part: &RawValue) -> String {
-        let offset = part.get().as_ptr().addr().saturating_sub(self.whole.as_ptr().addr());
+    fn place(&self, part: &str) -> String {
+        let offset = part.as_ptr().addr().saturating_sub(self.whole.as_ptr().addr());
         let before = self.whole.get(..offset).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         format!("(line {line}:{column})")
     }
 
-    fn fault(&self, part: &RawValue, text: &str) -> String {
+    fn fault(&self, part: &str, text: &str) -> String {
         format!("proto: {}: {text}", self.place(part))
     }
 
-    fn unexpected(&self, part: &RawValue) -> String {
+    fn unexpected(&self, part: &str) -> String {
         format!("proto: syntax error {}: unexpected token {}", self.place(part), token(part))
     }
 }
@@ -218,19 +223,18 @@ pub(super) fn syntax(error: serde_json::Error) -> String {
     if error.is_eof() { "unexpected EOF".to_owned() } else { error.to_string() }
 }
 
-fn token(text: &RawValue) -> &str {
-    let text = text.get();
+fn token(text: &str) -> &str {
     if text.starts_with(['{', '[']) { &text[..1] } else { text }
 }
 
-fn string(text: &RawValue) -> Option<String> {
-    serde_json::from_str(text.get()).ok()
+fn string(text: &str) -> Option<String> {
+    serde_json::from_str(text).ok()
 }
 
-fn number_or_string<N: TryFrom<i128>>(text: &RawValue) -> Option<N> {
+fn number_or_string<N: TryFrom<i128>>(text: &str) -> Option<N> {
     match string(text) {
         Some(text) => number(text.trim()).filter(|_| text.trim() == text),
-        None => number(text.get()),
+        None => number(text),
     }
 }
 
@@ -409,6 +413,45 @@ mod tests {
         for text in ["+_8=", "+/8==", "+", "+/ 8", "=", "+/8=+/8="] {
             assert_eq!(bytes(text), None, "{text}");
         }
+    }
+
+    /// Reads a request of this path, and writes it.
+    fn again(path: &str, text: &str) -> Result<String, String> {
+        let of = super::super::routes::calls()[path].method.input();
+        let (text, end) = first(text.as_bytes()).unwrap().unwrap();
+        assert_eq!(text.get().len(), end);
+        let mut written = String::new();
+        write(&read(text, of)?, &mut written);
+        Ok(written)
+    }
+
+    /// Story: a text was read once for each level of its messages, to find where they end: 4 MiB in 100 levels cost a second.
+    #[test]
+    fn the_ends_of_messages_are_found_as_they_are_read() {
+        let text = concat!(
+            r#"{ "success" :"#,
+            "\n",
+            r#"[ {"request_put":{"key":"YQ==" , "none":{"a":[{}, "]}\"{"]}, "lease":null}} , {}],"#,
+            r#""compare":[ ], "none":[1,{"b":"\\"}],"#,
+            r#""failure":[{"requestRange":{"limit":"7","\u006bey":"Yg=="}}] }"#,
+        );
+        let expected = concat!(
+            r#"{"success":[{"request_put":{"key":"YQ=="}},{}],"#,
+            r#""failure":[{"request_range":{"key":"Yg==","limit":"7"}}]}"#,
+        );
+        assert_eq!(again("kv/txn", text).as_deref(), Ok(expected));
+        // A transaction in an operation is two levels.
+        let nested = |times: usize, inner: &str| {
+            let (open, close) = (r#"{"success":[{"request_txn":"#.repeat(times), "}]}".repeat(times));
+            format!("{open}{inner}{close}")
+        };
+        let deepest = nested(49, r#"{"success":[{}]}"#);
+        assert_eq!(again("kv/txn", &deepest).as_deref(), Ok(&*deepest));
+        let too_deep = nested(50, "{}");
+        assert_eq!(again("kv/txn", &too_deep).unwrap_err(), "proto: exceeded max recursion depth");
+        let place = format!("proto: syntax error (line 1:{}): unexpected token ", 27 * 49 + 1);
+        assert_eq!(again("kv/txn", &nested(49, "[ {}]")).unwrap_err(), format!("{place}["));
+        assert_eq!(again("kv/txn", &nested(49, "7 ")).unwrap_err(), format!("{place}7"));
     }
 
     #[test]
