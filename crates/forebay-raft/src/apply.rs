@@ -22,6 +22,13 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
         vec!["state".to_owned()]
     }
 
+    /// Returns how many bytes of memory an entry takes, roughly. Entries are prepared together until they have 8 MiB, so that long
+    /// entries are not in memory 64 at a time. Default: 0, and only their number counts.
+    fn entry_bytes(&self, entry: &C::Entry) -> usize {
+        let _ = entry;
+        0
+    }
+
     /// Called with entries that are ready to be applied, at most 64 and in order, before the first of them is applied. A state
     /// machine that reads its keyspaces can read for all of them concurrently here, into its own memory, so that entries do not
     /// wait for the device one after the other. The grouping of entries differs between nodes, so no result may depend on it.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use forebay::Engine;
 use forebay_kv::{Batch, Keyspace, Options, Store};
-use futures_util::{Stream, StreamExt};
+use futures_util::{FutureExt, Stream, StreamExt};
 use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::type_config::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
@@ -29,8 +29,9 @@ const OWN: &str = "forebay-raft";
 const APPLIED: &str = "applied";
 const MEMBERSHIP: &str = "membership";
 
-/// The most entries that a program prepares together.
+/// The most entries that a program prepares together, and their bytes from which on no more are added.
 const PREPARED: usize = 64;
+const PREPARED_BYTES: usize = 8 << 20;
 
 /// The state machine of a Raft node: a [`Store`] with the program's keyspaces, changed as its [`Apply`] says, and snapshots
 /// that are checkpoints of it. openraft's [`RaftStateMachine`]; clones are handles of the same state.
@@ -635,11 +636,18 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
         Strm: Stream<Item = io::Result<EntryResponder<C>>> + Unpin + OptionalSend,
     {
         self.inner.check()?;
-        let mut batch = Batch::new();
-        let mut ready = entries.ready_chunks(PREPARED);
-        while let Some(entries) = ready.next().await {
-            let entries: io::Result<Vec<_>> = entries.into_iter().collect();
-            self.apply_ready(entries?, &mut batch).await?;
+        let (mut entries, mut batch) = (entries.fuse(), Batch::new());
+        while let Some(first) = entries.next().await {
+            let (mut ready, mut bytes, mut next) = (Vec::new(), 0_usize, Some(first));
+            while let Some(entry) = next.take() {
+                let entry = entry?;
+                bytes = bytes.saturating_add(self.app.entry_bytes(&entry.0));
+                ready.push(entry);
+                if ready.len() < PREPARED && bytes < PREPARED_BYTES {
+                    next = entries.next().now_or_never().flatten();
+                }
+            }
+            self.apply_ready(ready, &mut batch).await?;
         }
         Ok(())
     }

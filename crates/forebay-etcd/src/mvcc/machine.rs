@@ -190,6 +190,13 @@ impl Apply<Types> for Machine {
         Ok(())
     }
 
+    fn entry_bytes(&self, entry: &EntryOf<Types>) -> usize {
+        match &entry.payload {
+            EntryPayload::Normal(command) => command.0.len(),
+            EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+        }
+    }
+
     /// Decodes the entries, and reads the values that they read or replace, concurrently, but at most as many as are kept of them.
     async fn prepare(&self, entries: &[EntryOf<Types>], keyspaces: &[Keyspace]) -> io::Result<()> {
         let mut keys = Vec::new();

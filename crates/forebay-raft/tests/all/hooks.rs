@@ -10,6 +10,7 @@ use crate::common::{Types, apply, dir, entry};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options};
 use forebay_raft::{Apply, ErrorKind, RaftStore};
+use openraft::EntryPayload;
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry;
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
@@ -173,5 +174,58 @@ async fn entries_that_are_applied_are_not_logged_again() {
     assert_eq!(store.store().stats().log.records, 0);
     store.flush().await.unwrap();
     assert_eq!(store.store().stats().log.records, 50, "a table has them, so their numbers are for good");
+    store.close().await.unwrap();
+}
+
+/// A state machine that writes down how many entries it prepares together. An entry's text is its length.
+#[derive(Clone, Default)]
+struct GroupRecord(Arc<Mutex<Vec<usize>>>);
+
+impl Apply<Types> for GroupRecord {
+    fn entry_bytes(&self, entry: &EntryOf<Types>) -> usize {
+        match &entry.payload {
+            EntryPayload::Normal(text) => text.parse().unwrap(),
+            EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+        }
+    }
+
+    async fn prepare(&self, entries: &[EntryOf<Types>], _keyspaces: &[Keyspace]) -> io::Result<()> {
+        self.0.lock().unwrap().push(entries.len());
+        Ok(())
+    }
+
+    async fn apply(
+        &self,
+        _entry: EntryOf<Types>,
+        _keyspaces: &[Keyspace],
+        _batch: &mut Batch,
+    ) -> io::Result<String> {
+        Ok(String::new())
+    }
+}
+
+/// Story: 64 entries were in memory together however long they were, and once more as what their state machine made of them: with requests
+/// of 10 MiB, 1.3 GB.
+#[tokio::test]
+async fn long_entries_are_prepared_in_smaller_groups() {
+    let (engine, one, noted) = (engine(), dir(), GroupRecord::default());
+    let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).memtable_bytes(64 << 10);
+    let mut store = RaftStore::open(&engine, one.path(), options, noted.clone()).await.unwrap();
+    let mut next = 0;
+    for (bytes, count, expected) in [
+        (0, 130, vec![64, 64, 2]),
+        (100 << 10, 100, vec![64, 36]),
+        (3 << 20, 7, vec![3, 3, 1]),
+        ((8 << 20) - 1, 3, vec![2, 1]),
+        (8 << 20, 2, vec![1, 1]),
+    ] {
+        let entries = (next..next + count).map(|index| {
+            let entry = entry::<Types>(1, index, format!("{bytes}"));
+            Ok((entry, None))
+        });
+        store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await.unwrap();
+        next += count;
+        assert_eq!(std::mem::take(&mut *noted.0.lock().unwrap()), expected, "{bytes} bytes");
+    }
     store.close().await.unwrap();
 }
