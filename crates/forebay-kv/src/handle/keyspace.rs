@@ -455,7 +455,7 @@ impl Keyspace {
         Pending::new(&shared.engine, async move {
             shared.check_writable()?;
             shared.see_committed().await?;
-            let mut entries = self.range_at(bounds.clone(), None).of_keys();
+            let mut entries = self.range_at(bounds.clone(), None).keys_only();
             let (mut batch, mut bytes) = (Batch::new(), 0);
             // The batch has to fit into a memtable.
             let most = shared.options.delete_batch_max.min(shared.budget.memtable / 256);

@@ -58,7 +58,7 @@ struct RangeSpec {
     /// Where the entries begin that an earlier [`Work`] has left.
     left: Option<Bound<Vec<u8>>>,
     is_fresh: bool,
-    /// Whether separated values are left unread.
+    /// Whether values outside of leaves are left unread.
     is_of_keys: bool,
 }
 
@@ -167,8 +167,31 @@ impl Range {
         self
     }
 
-    /// Leaves separated values unread: the range has empty ones in their place.
-    pub(crate) fn of_keys(mut self) -> Range {
+    /// Leaves values unread that lie outside of leaves, which are those of more than a quarter of
+    /// [`leaf_bytes`](crate::Options::leaf_bytes): the range returns empty values in their place. Other values, and those that no flush
+    /// has written yet, are returned as they are. For counts of entries, and where keys alone are of interest. Has no effect on a range
+    /// in progress.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::new())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory_bytes_max(16 << 20)).wait()?;
+    /// # let photos = store.keyspace("photos").wait()?;
+    /// # photos.put("anna", [0_u8; 5000]).wait()?;
+    /// let (mut range, mut count) = (photos.iter().keys_only(), 0);
+    /// while range.next().wait().transpose()?.is_some() {
+    ///     count += 1;
+    /// }
+    /// assert_eq!(count, 1);
+    /// # drop(range);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "it is the range that leaves values unread"]
+    pub fn keys_only(mut self) -> Range {
         self.wanted.is_of_keys = true;
         self
     }
@@ -403,8 +426,7 @@ impl Work {
             how = how.within(share.saturating_sub(unpacked), shared.options.leaf_bytes.into());
             runs.iter_mut().for_each(|run| run.set_how(how));
             if wanted.is_of_keys {
-                let kept = levels.value_files().keys().copied().collect();
-                let leave = Arc::new(Leave { bytes_min: 0, keeps_short: true, kept });
+                let leave = Arc::new(Leave { bytes_min: 0, keeps_short: true, kept: None });
                 runs = runs.into_iter().map(|run| run.leaving(&leave)).collect();
             }
             sources.extend(runs.into_iter().map(|run| Source::Run(Box::new(run))));

@@ -165,25 +165,27 @@ enum Current {
     },
 }
 
-/// Which long values compaction leaves in their files instead of writing them again.
+/// Which values outside of leaves a cursor leaves unread: compaction those that it does not write again, a range of keys all.
 #[derive(Debug)]
 pub(crate) struct Leave {
     /// Shorter values are written again.
     pub(crate) bytes_min: u32,
     /// Whether shorter values stay, too.
     pub(crate) keeps_short: bool,
-    /// The files that keep their values.
-    pub(crate) kept: BTreeSet<u32>,
+    /// The files that keep their values. None: all of them.
+    pub(crate) kept: Option<BTreeSet<u32>>,
 }
 
 impl Leave {
     /// Returns whether any value of a table may stay where it is.
     pub(crate) fn is_for(&self, table: &Table) -> bool {
-        table.meta().values.iter().any(|(file, _)| self.kept.contains(file))
+        let Some(kept) = &self.kept else { return true };
+        table.meta().values.iter().any(|(file, _)| kept.contains(file))
     }
 
     fn leaves(&self, at: BlobAt) -> bool {
-        (self.keeps_short || at.value_len >= self.bytes_min) && self.kept.contains(&at.file)
+        let is_kept = self.kept.as_ref().is_none_or(|kept| kept.contains(&at.file));
+        is_kept && (self.keeps_short || at.value_len >= self.bytes_min)
     }
 }
 

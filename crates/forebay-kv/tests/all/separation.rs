@@ -129,6 +129,38 @@ fn compaction_leaves_long_values_where_they_are_and_every_read_finds_them() {
     }
 }
 
+/// Story: a count of entries read all their values.
+#[test]
+fn a_range_of_keys_leaves_values_outside_of_leaves_unread() {
+    for engine in engines() {
+        let dir = dir();
+        let (store, mut values) = made(&engine, dir.path(), separating());
+        // One is in memory.
+        put(&store, &mut values, 2..3, 3);
+        for is_back in [false, true] {
+            let range = store.default_keyspace().iter().keys_only();
+            let mut range = if is_back { range.rev() } else { range };
+            let mut expected: Vec<_> = values.iter().collect();
+            if is_back {
+                expected.reverse();
+            }
+            let mut unread = 0;
+            for (name, value) in expected {
+                let (found, bytes) = range.next().wait().expect("an entry").expect("a read");
+                assert_eq!(found, *name);
+                if bytes.is_empty() {
+                    unread += 1;
+                } else {
+                    assert!(bytes == value[..], "{} bytes of {}", bytes.len(), value.len());
+                }
+            }
+            assert!(range.next().wait().is_none());
+            // All but a quarter, and the one.
+            assert_eq!(unread, KEYS * 3 / 4 - 1);
+        }
+    }
+}
+
 #[test]
 fn without_separation_compaction_writes_long_values_again() {
     let (engine, dir) = (engine(), dir());

@@ -591,7 +591,7 @@ pub(crate) fn leave(
     is_resting: bool,
     is_full: bool,
 ) -> Arc<Leave> {
-    let kept = kept(levels, memtable_bytes, is_resting, is_full);
+    let kept = Some(kept(levels, memtable_bytes, is_resting, is_full));
     Arc::new(Leave { bytes_min: separation_bytes, keeps_short: is_full, kept })
 }
 
