@@ -13,7 +13,7 @@
 //! - *Reads.* A current value is in `now`. An older value is in its version, or in its event. The value of a short event is in
 //!   `now` if that is of the event's revision, else in its version. So a list at an older revision reads `now` and `versions` in
 //!   the order of keys, and `events` only for the rest. It also reads earlier versions of its keys, and a few later versions, with
-//!   the values in them.
+//!   the short values in them.
 //! - *Sums, hashes, snapshots, audits, space* use whole events: a short event has the hash that sums need, so compactions read no
 //!   more than before. Snapshots and hashes fetch values of 128 short events concurrently. `used_bytes` counts each value once, in
 //!   either place.
@@ -27,7 +27,7 @@
 //!
 //! | | two copies | by key, older values moved when replaced | by revision | here |
 //! |---|---|---|---|---|
-//! | list, reads of a page of 500 | 12 (128 KiB each) | 12 | 1,000 | 12; at an older revision also moved values of other versions |
+//! | list, reads of a page of 500 | 12 (128 KiB each) | 12 | 1,000 | 12; at an older revision also short moved values of other versions |
 //! | watch, reads of 100,000 events | 2,400 | 200,000 | 2,400 | 2,400 |
 //! | update, reads | 2 | 2 | 2 | 2, and 0.03 of the walk |
 //! | update, values written | 2 | 2 | 1 | 2 within the window, 3 of older values |

@@ -128,6 +128,7 @@ impl<'a> Pairs<'a> {
         match &mut self.source {
             Source::One(pair) => self.count += i64::from(pair.take().is_some()),
             Source::Current(scan) => {
+                scan.skip_values();
                 while scan.next().await?.is_some() {
                     self.count += 1;
                 }

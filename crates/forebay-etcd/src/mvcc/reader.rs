@@ -228,7 +228,10 @@ impl<'a> Reader<'a> {
                 codec::escape(high, &mut escaped_high);
                 Bound::Excluded(&escaped_high[..])
             });
-            self.walk(Part::Versions, (Bound::Included(&escaped_low[..]), high))
+            let mut walk = self.walk(Part::Versions, (Bound::Included(&escaped_low[..]), high));
+            // Those that are wanted are fetched.
+            walk.skip_values();
+            walk
         });
         Versions { walk, revision, key: Vec::new(), newest: None, later_bytes: 0 }
     }
@@ -242,7 +245,7 @@ pub(super) struct Versions<'a> {
     /// The escaped key, and its newest version so far.
     key: Vec<u8>,
     newest: Option<At>,
-    /// The bytes that its later versions have so far, which may have values.
+    /// The bytes that its later versions have so far, which may have short values.
     later_bytes: usize,
 }
 
@@ -262,7 +265,8 @@ impl Versions<'_> {
                 self.later_bytes = 0;
             }
             if at.main <= self.revision {
-                self.newest = is_put.first().is_some_and(|is_put| *is_put != 0).then_some(at);
+                // One that is left unread has a put's value.
+                self.newest = (is_put.first() != Some(&0)).then_some(at);
             } else {
                 self.later_bytes += found.len() + is_put.len();
                 if self.later_bytes > LATER_BYTES_MAX
@@ -381,6 +385,13 @@ impl<'a> Scan<'a> {
         let own = own.filter(|own| !own.by_key.is_empty());
         let own = own.map(|own| (own, own.by_key.range::<[u8], _>(bounds).peekable()));
         Scan { base: Some(reader.walk(Part::Now, bounds)), head: None, own }
+    }
+
+    /// Reads no values from here on, for a count: pairs of the store have none.
+    pub(super) fn skip_values(&mut self) {
+        if let Some(base) = &mut self.base {
+            base.skip_values();
+        }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<ScanPair<'a>>, Failure> {

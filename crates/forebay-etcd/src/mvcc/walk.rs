@@ -29,13 +29,14 @@ pub(super) struct Walk<'a> {
     /// Of the entries that are left.
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     is_reversed: bool,
+    is_keys_only: bool,
     range: Option<Range>,
 }
 
 impl<'a> Walk<'a> {
     pub(super) fn new(reader: Reader<'a>, part: Part, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Walk<'a> {
         let bounds = (bounds.0.map(<[u8]>::to_vec), bounds.1.map(<[u8]>::to_vec));
-        Walk { reader, part, bounds, is_reversed: false, range: None }
+        Walk { reader, part, bounds, is_reversed: false, is_keys_only: false, range: None }
     }
 
     /// Walks from the last entry to the first, unless it has started.
@@ -72,6 +73,12 @@ impl<'a> Walk<'a> {
         self.range = None;
     }
 
+    /// Leaves values unread from here on that lie apart from their keys: they are empty.
+    pub(super) fn skip_values(&mut self) {
+        self.is_keys_only = true;
+        self.range = None;
+    }
+
     /// Releases the range until the next call of `next`, so that other reads can wait for memory.
     pub(super) fn let_go(&mut self) {
         self.range = None;
@@ -82,6 +89,7 @@ impl<'a> Walk<'a> {
         let range = self
             .reader
             .range(self.part, (low.as_ref().map(|low| &low[..]), high.as_ref().map(|high| &high[..])));
+        let range = if self.is_keys_only { range.keys_only() } else { range };
         if self.is_reversed { range.rev() } else { range }
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay::{Config, Engine};
 use forebay_kv::{ErrorKind, Keyspace, Value};
 use forebay_raft::Apply;
 use forebay_test::sweep::meter;
@@ -237,4 +238,39 @@ fn an_entry_reads_many_old_values_at_once() {
         node.store.close().await.unwrap();
     });
     ran.unwrap();
+}
+
+/// Story: a count, and the count beside a list with a limit, read the values of all keys. Kubernetes asks for one with each page of a list.
+#[tokio::test]
+async fn a_count_reads_no_values() {
+    let (engine, dir) = (Engine::start(Config::new().shards(1)).unwrap(), dir());
+    let mut node = Node::at(&engine, dir.path(), options(), LIMITS).await;
+    node.done(raise()).await;
+    let mut older = 0;
+    // The second values move the first.
+    for value in [1_u8, 2] {
+        older = node.view().await.revision();
+        for number in 0..400 {
+            node.put(format!("key {number:03}"), vec![value; 20_000]).await;
+        }
+    }
+    let read_bytes = async || {
+        let flows = engine.stats().await.unwrap().flows;
+        flows.iter().filter(|flow| flow.class == "default").map(|flow| flow.read_bytes).sum::<u64>()
+    };
+    for revision in [0, older] {
+        for (limit, count_only) in [(0, true), (5, false)] {
+            // Without anything in the cache.
+            node.reopen().await;
+            let request = RangeRequest { revision, limit, count_only, ..range("key", "kez") };
+            let before = read_bytes().await;
+            let response = node.range(request).await;
+            let bytes = read_bytes().await - before;
+            assert_eq!((response.count, response.kvs.len() as i64), (400, limit));
+            let of_values = |pair: &KeyValue| pair.value.len() == 20_000;
+            assert!(response.kvs.iter().all(of_values));
+            // The values have 8 MB.
+            assert!(bytes < 2 << 20, "{bytes} bytes for {limit} pairs at {revision}");
+        }
+    }
 }
