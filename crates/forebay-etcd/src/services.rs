@@ -68,6 +68,7 @@ pub(crate) use compaction::run as compact;
 pub(crate) use guard::{is_call, not_found};
 pub(crate) use heal::run as heal_state;
 pub(crate) use integrity::{CheckIntervals, check_at_start, run as check_members};
+pub(crate) use long_range::LongResponse;
 #[cfg(test)]
 pub(crate) use long_range::RANGES_MAX;
 pub(crate) use rights::{Authentication, Users};

@@ -24,6 +24,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Extensions, Status, Streaming};
 
 use super::JSON;
+use crate::services::LongResponse;
 use routes::Call;
 
 /// Factor of the longest JSON text over the longest message: base64 adds a third, and names and spaces add more.
@@ -109,10 +110,17 @@ impl Gateway {
         if method.name() == "Range" {
             client = client.max_decoding_message_size(RANGE_BYTES_MAX);
         }
-        let response = client.unary(message, path, codec).await.map_err(too_long)?;
+        let mut response = client.unary(message, path, codec).await.map_err(too_long)?;
+        let long = response.extensions_mut().remove::<LongResponse>();
         let mut text = String::new();
         json::write(response.get_ref(), &mut text);
-        Ok((FROM_SERVICE, text).into_response())
+        drop(response);
+        let length = [(header::CONTENT_LENGTH, text.len())];
+        let body = match long {
+            Some(long) => long.send_text(text),
+            None => Body::from(text),
+        };
+        Ok((FROM_SERVICE, length, body).into_response())
     }
 }
 

@@ -70,10 +70,10 @@ pub(crate) async fn page(
         Counter "etcd_server_slow_apply_total" "Entries and reads that took more than 100 ms.": load(&state.slow);
         Counter "forebay_etcd_snapshots_installed_total" "Snapshots received and installed.": load(&counts.installed);
         Counter "forebay_etcd_foreign_requests_total" "Requests of members of other clusters.": load(&counts.foreign);
-        Gauge "forebay_etcd_long_ranges" "Long ranges under way.": load(&counts.ranges);
+        Gauge "forebay_etcd_long_ranges" "Long ranges under way, and other long responses.": load(&counts.ranges);
         Gauge "forebay_etcd_long_ranges_waiting" "Long ranges that wait for others to end.": load(&counts.ranges_waiting);
         Gauge "forebay_etcd_long_ranges_stalled" "Those whose client takes nothing now.": load(&counts.ranges_stalled);
-        Gauge "forebay_etcd_long_range_bytes" "Bytes of long responses of Range in memory.": load(&counts.range_bytes);
+        Gauge "forebay_etcd_long_range_bytes" "Bytes of long responses in memory, as they are sent.": load(&counts.range_bytes);
         Counter "forebay_etcd_ranges_refused_total" "Long ranges refused, because too many are under way.": load(&counts.ranges_refused);
         Counter "forebay_etcd_integrity_checks_total" "Comparisons of members by the sums of their states.": load(&counts.checks);
         Counter "forebay_etcd_integrity_differences_total" "Those that found different sums.": load(&counts.differences);

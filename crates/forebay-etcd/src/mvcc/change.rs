@@ -11,7 +11,10 @@ use super::range::{self, Place};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
 use super::sums::{add, event_hash, lease_hash, now_hash, record_hash};
-use super::{BATCH_BYTES_MAX, CHANGE_BYTES, CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX};
+use super::{
+    BATCH_BYTES_MAX, CHANGE_BYTES, CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX,
+    RETURNED_BYTES_MAX,
+};
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
 };
@@ -104,7 +107,8 @@ impl<'a> Change<'a> {
     pub(super) async fn range(&mut self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
         self.operations.ranges += 1;
         let mut returned_bytes = self.returned_bytes;
-        let response = range::range(&self.place(), request, Some(&mut returned_bytes)).await?;
+        let returned = Some((&mut returned_bytes, RETURNED_BYTES_MAX));
+        let response = range::range(&self.place(), request, returned).await?;
         self.returned_bytes = returned_bytes;
         Ok(response)
     }

@@ -3,11 +3,11 @@
 use std::cmp::Ordering;
 use std::sync::{Mutex, PoisonError};
 
+use super::Failure;
 use super::codec::{self, At, Now, Put, Record, State};
 use super::pairs::{Pairs, has_filters, is_in_key_order};
 use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
-use super::{Failure, RETURNED_BYTES_MAX};
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse};
 use crate::proto::mvccpb::KeyValue;
@@ -51,11 +51,12 @@ pub(super) fn check_revision(revision: i64, state: &State) -> Result<(), Refusal
     }
 }
 
-/// Carries a range out; in a transaction with the bytes that its ranges return, to which these are added. The response has no header.
+/// Carries a range out; in a transaction with the bytes that its ranges return, to which these are added, and how many these may be. The
+/// response has no header.
 pub(super) async fn range(
     place: &Place<'_>,
     request: &RangeRequest,
-    mut returned_bytes: Option<&mut u64>,
+    mut returned_bytes: Option<(&mut u64, u64)>,
 ) -> Result<RangeResponse, Failure> {
     let mut found = Pairs::new(place, request, pairs_max(request)).await?;
     // One more than the limit, to detect further pairs.
@@ -63,9 +64,9 @@ pub(super) async fn range(
     let kept_max = limit.map_or(usize::MAX, |limit| limit.saturating_add(1));
     let mut pairs = Vec::new();
     while let Some(pair) = found.next().await? {
-        if let Some(returned_bytes) = &mut returned_bytes {
+        if let Some((returned_bytes, bytes_max)) = &mut returned_bytes {
             **returned_bytes += PAIR_BYTES + (pair.key.len() + pair.value.len()) as u64;
-            if **returned_bytes > RETURNED_BYTES_MAX {
+            if **returned_bytes > *bytes_max {
                 return Err(Refusal::RequestTooLarge.into());
             }
         }

@@ -4,12 +4,12 @@ use std::cmp::Ordering;
 use std::pin::Pin;
 use std::sync::Mutex;
 
-use super::Failure;
 use super::apply::keys_named_by_txn;
 use super::change::Change;
 use super::range::{self, Place};
 use super::reader::Span;
 use super::recent::Recent;
+use super::{Failure, RETURNED_BYTES_MAX};
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcdserverpb::request_op::Request;
 use crate::proto::etcdserverpb::response_op::Response;
@@ -125,8 +125,12 @@ fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { revision, ..ResponseHeader::default() })
 }
 
-/// Carries out a transaction without puts, deletes and transactions in it.
-pub(super) async fn read(place: &Place<'_>, request: &TxnRequest) -> Result<TxnResponse, Failure> {
+/// Carries out a transaction without puts, deletes and transactions in it. Returns `None` if its ranges return more than so many bytes.
+pub(super) async fn read(
+    place: &Place<'_>,
+    request: &TxnRequest,
+    bytes_max: u64,
+) -> Result<Option<TxnResponse>, Failure> {
     if !super::is_read_only(request) {
         return Err(Failure::Damaged("a transaction that writes was given to a read".into()));
     }
@@ -144,13 +148,17 @@ pub(super) async fn read(place: &Place<'_>, request: &TxnRequest) -> Result<TxnR
             _ => None,
         });
     ranges.clone().try_for_each(|range| range::check_revision(range.revision, &place.state))?;
-    let mut returned_bytes = 0;
+    let (mut returned_bytes, most) = (0, bytes_max.min(RETURNED_BYTES_MAX));
     for range in ranges {
-        let mut response = range::range(place, range, Some(&mut returned_bytes)).await?;
+        let read = range::range(place, range, Some((&mut returned_bytes, most))).await;
+        if returned_bytes > bytes_max {
+            return Ok(None);
+        }
+        let mut response = read?;
         response.header = header(place.revision);
         responses.push(ResponseOp { response: Some(Response::ResponseRange(response)) });
     }
-    Ok(TxnResponse { header: None, succeeded: branch.is_success, responses })
+    Ok(Some(TxnResponse { header: None, succeeded: branch.is_success, responses }))
 }
 
 async fn holds(place: &Place<'_>, compare: &Compare) -> Result<bool, Failure> {

@@ -109,9 +109,20 @@ impl View {
         Pairs::in_key_order(&self.place()?, request).await
     }
 
-    /// Carries out a transaction that [only reads](super::is_read_only). The response has no header.
+    /// Carries out a transaction that [only reads](super::is_read_only), however many bytes it returns.
+    #[cfg(test)]
     pub(crate) async fn txn(&self, request: &TxnRequest) -> Result<TxnResponse, Failure> {
-        txn::read(&self.place()?, request).await
+        Ok(self.txn_within(request, u64::MAX).await?.unwrap())
+    }
+
+    /// Carries out a transaction that [only reads](super::is_read_only). The response has no header. `None` if its pairs have more bytes
+    /// than these.
+    pub(crate) async fn txn_within(
+        &self,
+        request: &TxnRequest,
+        bytes_max: u64,
+    ) -> Result<Option<TxnResponse>, Failure> {
+        txn::read(&self.place()?, request, bytes_max).await
     }
 
     /// Returns events from a revision on, whole revisions until about `bytes_max` are collected, or [`READ_FACTOR`] times as many

@@ -26,6 +26,8 @@ const WANTS_LEADER: (&str, &str) = ("hasleader", "true");
 /// The calls that a learner serves; of ranges only those that are serializable, which their service sees to.
 const OF_LEARNERS: [&str; 3] = [RANGE, STATUS, "/etcdserverpb.Maintenance/Snapshot"];
 const RANGE: &str = "/etcdserverpb.KV/Range";
+/// The calls whose responses may be long.
+const OF_LONG_RESPONSES: [&str; 3] = [RANGE, "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/DeleteRange"];
 /// The calls that a member with damaged tables serves, which say so.
 const OF_DAMAGED: [&str; 4] =
     [STATUS, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List", "/grpc.health.v1.Health/Watch"];
@@ -134,7 +136,7 @@ where
             // The alert for failed calls counts these too.
             return ready_with(counted(status.into_http(), call_under_way));
         }
-        let place = (request.uri().path() == RANGE).then(BodyPlace::default);
+        let place = OF_LONG_RESPONSES.contains(&request.uri().path()).then(BodyPlace::default);
         if let Some(place) = &place {
             request.extensions_mut().insert(place.clone());
         }
@@ -147,7 +149,11 @@ where
         Box::pin(async move {
             let response = with_etcds_refusal(response.await?);
             let response = match place.and_then(|place| place.take()) {
-                Some(body) => response.map(|_| body),
+                Some((body, long)) => {
+                    let mut response = response.map(|_| body);
+                    response.extensions_mut().insert(long);
+                    response
+                }
                 None => response,
             };
             let response = match node {

@@ -79,22 +79,46 @@ impl Keys {
         }
     }
 
-    /// Returns the response to a transaction that only reads, and the revision.
-    async fn read_txn(&self, by: &Credentials, request: &TxnRequest) -> Result<(TxnResponse, i64), Status> {
+    /// Returns the response to a transaction that only reads, and the revision. A long response has a permit.
+    async fn read_txn(
+        &self,
+        by: &Credentials,
+        request: &TxnRequest,
+    ) -> Result<(TxnResponse, i64, Option<RangePermit>), Status> {
         if !is_serializable(request) {
             self.context.node.read_barrier().await?;
         }
-        let store = self.context.node.store();
+        let (store, mut permit) = (self.context.node.store(), None);
         loop {
             let view = View::of(store).await.map_err(|failure| self.context.unread(failure))?;
             self.context.check(by, |check| txn_needs(request, check))?;
-            match view.txn(request).await {
+            let bytes_max = if permit.is_some() { u64::MAX } else { long_range::LONG_BYTES as u64 };
+            match view.txn_within(request, bytes_max).await {
                 Err(failure) if view.is_replaced(store, &failure).await => {}
                 Err(failure) => return Err(self.context.unread(failure)),
-                Ok(response) => return Ok((response, view.revision())),
+                Ok(Some(response)) => return Ok((response, view.revision(), permit)),
+                Ok(None) => {
+                    drop(view);
+                    permit = Some(RangePermit::wait(&self.context).await?);
+                }
             }
         }
     }
+}
+
+/// Returns whether a delete returns as many pairs as there are.
+fn returns_all(delete: &DeleteRangeRequest) -> bool {
+    delete.prev_kv && !delete.range_end.is_empty()
+}
+
+/// Returns whether a transaction may.
+fn may_return_all(txn: &TxnRequest) -> bool {
+    txn.success.iter().chain(&txn.failure).any(|operation| match &operation.request {
+        Some(Op::RequestRange(range)) => !range.range_end.is_empty() && !range.count_only,
+        Some(Op::RequestDeleteRange(delete)) => returns_all(delete),
+        Some(Op::RequestTxn(inner)) => may_return_all(inner),
+        Some(Op::RequestPut(_)) | None => false,
+    })
 }
 
 type Ranges = Parts<RangeStreamResponse>;
@@ -158,38 +182,50 @@ impl Keys {
         request: Request<DeleteRangeRequest>,
     ) -> Answer<'_, Response<DeleteRangeResponse>> {
         Box::pin(async move {
+            let place = request.extensions().get::<BodyPlace>().cloned();
             let (by, request) = Credentials::split(request);
             check_delete(&request)?;
             self.context.check_bytes(&request)?;
+            let mut permit = None;
+            if returns_all(&request) {
+                permit = Some(RangePermit::wait(&self.context).await?);
+            }
             let author = self.context.permit(&by, |check| delete_needs(&request, check)).await?;
             let changed = self.context.change_by(author, Change::DeleteRange(request)).await?;
             let (Some(Outcome::DeleteRange(response)), revision) = changed else { return Err(foreign()) };
             let header = Some(self.context.node.header(revision));
-            Ok(Response::new(DeleteRangeResponse { header, ..response }))
+            let response = DeleteRangeResponse { header, ..response };
+            long_range::place_long(&self.context, response, permit, place.as_ref()).map(Response::new)
         })
     }
 
     fn txn(&self, request: Request<TxnRequest>) -> Answer<'_, Response<TxnResponse>> {
         Box::pin(async move {
+            let place = request.extensions().get::<BodyPlace>().cloned();
             let (by, request) = Credentials::split(request);
             check_txn(&request, &self.context.limits.state)?;
-            let (response, revision) = if is_read_only(&request) {
+            let (response, revision, permit) = if is_read_only(&request) {
                 let begun = Instant::now();
                 let read = self.read_txn(&by, &request).await;
-                let ranges = read.as_ref().map_or(0, |(response, _)| response.responses.len() as u64);
+                let ranges = read.as_ref().map_or(0, |(response, ..)| response.responses.len() as u64);
                 let done = Operations { ranges, ..Operations::default() };
                 self.context.note_read(Operation::ReadonlyTxn, begun, read.is_ok(), done);
                 read?
             } else {
                 self.context.check_bytes(&request)?;
+                // Its ranges are read as it is applied, which waits for nobody.
+                let mut permit = None;
+                if may_return_all(&request) {
+                    permit = Some(RangePermit::wait(&self.context).await?);
+                }
                 let author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
                 self.context.check_room(txn_cost_bytes(&request)).await?;
                 let changed = self.context.change_by(author, Change::Txn(request)).await?;
                 let (Some(Outcome::Txn(response)), revision) = changed else { return Err(foreign()) };
-                (response, revision)
+                (response, revision, permit)
             };
-            let header = Some(self.context.node.header(revision));
-            Ok(Response::new(TxnResponse { header, ..response }))
+            let response = TxnResponse { header: Some(self.context.node.header(revision)), ..response };
+            long_range::place_long(&self.context, response, permit, place.as_ref()).map(Response::new)
         })
     }
 

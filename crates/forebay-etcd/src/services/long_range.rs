@@ -5,6 +5,11 @@
 //! and has the whole response unless it is long; the second pass sends it. A message that tonic encodes is in memory as a whole, so
 //! the body of a long response bypasses it: the guard substitutes it for an empty body.
 //!
+//! A response that is in memory as a whole is sent in the same parts: a long one of a transaction, or of a delete with the pairs it
+//! deletes, and the text that the JSON gateway makes of a long response. It has a permit as well: from before its pairs are read until
+//! its client has it. So no more of them are in memory together than there are permits, and none stays there for a client that does not
+//! read.
+//!
 //! A view keeps files and memory of the store, so the wait for a stalled client is without a view: the range continues after its
 //! last pair in a new view, at the same revision. It does the same when a snapshot of another member replaces the state. Only a
 //! compaction above the revision removes pairs, and ends it.
@@ -35,7 +40,7 @@ use crate::proto::mvccpb::KeyValue;
 use crate::refusal::Refusal;
 
 /// Bytes of pairs from which on a response is sent as it is read.
-const LONG_BYTES: usize = 1 << 20;
+pub(super) const LONG_BYTES: usize = 1 << 20;
 /// Bytes of pairs sent together, and the number of such parts that wait for the client. A part may be as long as a pair.
 const PART_BYTES: usize = 128 << 10;
 const PARTS_MAX: usize = 1;
@@ -53,16 +58,16 @@ const CHANGED: &str =
 /// The longest message of etcd's servers.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
-/// The place for a response's body that is sent as it is read, in the extensions of its request.
-#[derive(Clone, Debug, Default)]
-pub(super) struct BodyPlace(Arc<Mutex<Option<Body>>>);
+/// The place for a response's body that is sent in parts, in the extensions of its request.
+#[derive(Clone, Default)]
+pub(super) struct BodyPlace(Arc<Mutex<Option<(Body, LongResponse)>>>);
 
 impl BodyPlace {
-    fn put(&self, body: Body) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+    fn put(&self, body: Body, long: LongResponse) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((body, long));
     }
 
-    pub(super) fn take(&self) -> Option<Body> {
+    pub(super) fn take(&self) -> Option<(Body, LongResponse)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -131,6 +136,72 @@ async fn acquire(ranges: &Arc<Semaphore>, patience: Duration) -> Result<OwnedSem
     }
 }
 
+/// In the extensions of a long response: its permit, which the text that is made of it keeps.
+#[derive(Clone)]
+pub(crate) struct LongResponse {
+    context: Context,
+    _permit: Option<Arc<RangePermit>>,
+}
+
+impl LongResponse {
+    fn new(context: &Context, permit: Option<RangePermit>) -> LongResponse {
+        LongResponse { context: context.clone(), _permit: permit.map(Arc::new) }
+    }
+
+    /// Returns a body that sends the response's text in its place.
+    pub(crate) fn send_text(self, text: String) -> axum::body::Body {
+        axum::body::Body::from_stream(send_whole(self, text.into()))
+    }
+}
+
+/// Sends bytes in parts, in a new task.
+fn send_whole(long: LongResponse, bytes: Bytes) -> Parts<Bytes> {
+    let (mut sender, parts) = Parts::<Bytes>::new(&long.context);
+    tokio::spawn(async move {
+        sender.push(bytes);
+        let mut sent = sender.send_beside_view().await;
+        if matches!(sent, Err(RangeEnd::Stalled)) {
+            sent = sender.send_to_slow().await;
+        }
+        drop(long);
+        sender.end(sent).await;
+    });
+    parts
+}
+
+/// Puts a long response that is in memory into its place, if given, and returns what is sent otherwise.
+///
+/// # Errors
+/// It is longer than etcd's may be.
+pub(super) fn place_long<M: Message + Default>(
+    context: &Context,
+    response: M,
+    permit: Option<RangePermit>,
+    place: Option<&BodyPlace>,
+) -> Result<M, Status> {
+    let bytes = response.encoded_len();
+    let Some(place) = place.filter(|_| bytes >= LONG_BYTES) else { return Ok(response) };
+    let mut message = start_message(bytes)?;
+    message.reserve(bytes);
+    response.encode(&mut message).map_err(|error| Status::internal(error.to_string()))?;
+    drop(response);
+    let long = LongResponse::new(context, permit.or_else(|| RangePermit::free(context)));
+    place.put(Body::new(send_whole(long.clone(), message.freeze())), long);
+    Ok(M::default())
+}
+
+/// Returns the header of a message with so many bytes.
+fn start_message(bytes: usize) -> Result<BytesMut, Status> {
+    let Some(length) = u32::try_from(bytes).ok().filter(|_| bytes <= MESSAGE_BYTES_MAX) else {
+        let text = format!("grpc: trying to send message larger than max ({bytes} vs. {MESSAGE_BYTES_MAX})");
+        return Err(Status::resource_exhausted(text));
+    };
+    let mut message = BytesMut::new();
+    message.put_u8(0);
+    message.put_u32(length);
+    Ok(message)
+}
+
 /// The result of a range's first pass.
 pub(super) enum FirstPass {
     /// The response, without a header.
@@ -195,23 +266,17 @@ pub(super) fn send_long(
 ) -> Result<(), Status> {
     let header = Some(context.node.header(view.revision()));
     let begin = RangeResponse { header, ..RangeResponse::default() };
-    let bytes = begin.encoded_len() + pairs_bytes + end.encoded_len();
-    let Some(length) = u32::try_from(bytes).ok().filter(|_| bytes <= MESSAGE_BYTES_MAX) else {
-        let text = format!("grpc: trying to send message larger than max ({bytes} vs. {MESSAGE_BYTES_MAX})");
-        return Err(Status::resource_exhausted(text));
-    };
+    let mut first = start_message(begin.encoded_len() + pairs_bytes + end.encoded_len())?;
     let (mut sender, parts) = Parts::<Bytes>::new(context);
-    place.put(Body::new(parts));
+    let long = LongResponse::new(context, permit);
+    place.put(Body::new(parts), long.clone());
     tokio::spawn(async move {
-        let mut first = BytesMut::new();
-        first.put_u8(0);
-        first.put_u32(length);
         let sent = async {
             begin.encode(&mut first)?;
             sender.send_response(view, request, first, &end, pairs_bytes).await
         };
         let sent = sent.await;
-        drop(permit);
+        drop(long);
         sender.end(sent).await;
     });
     Ok(())
@@ -394,7 +459,7 @@ impl<T> PartSender<T> {
 
 /// A part that is counted until HTTP/2 has written it.
 struct CountedPart {
-    bytes: BytesMut,
+    bytes: Bytes,
     _counted: GaugeShare,
 }
 
@@ -406,7 +471,7 @@ impl AsRef<[u8]> for CountedPart {
 
 impl PartSender<Bytes> {
     /// Adds a part to the next parts; a long part in pieces, so that HTTP/2 accepts only as much as fits its buffers.
-    fn push(&mut self, bytes: BytesMut) {
+    fn push(&mut self, bytes: Bytes) {
         let counted = GaugeShare::new(&self.context.node.counts().range_bytes, bytes.len() as u64);
         let mut part = Bytes::from_owner(CountedPart { bytes, _counted: counted });
         while part.len() > 2 * PART_BYTES {
@@ -437,7 +502,7 @@ impl PartSender<Bytes> {
             return Err(RangeEnd::Failed(Status::internal(CHANGED)));
         }
         end.encode(&mut part)?;
-        self.push(part);
+        self.push(part.freeze());
         self.send_to_slow().await
     }
 
@@ -457,7 +522,7 @@ impl PartSender<Bytes> {
             // Responses behind one another are one.
             RangeResponse { kvs: vec![pair], ..RangeResponse::default() }.encode(part)?;
             if part.len() >= PART_BYTES {
-                self.push(part.split());
+                self.push(part.split().freeze());
                 self.send_beside_view().await?;
             }
         }
@@ -584,8 +649,8 @@ impl<T> Parts<T> {
     }
 }
 
-impl Stream for Parts<RangeStreamResponse> {
-    type Item = Result<RangeStreamResponse, Status>;
+impl<T> Stream for Parts<T> {
+    type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, turn: &mut Turn<'_>) -> Poll<Option<Self::Item>> {
         if self.is_over {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
+use super::clients::metric_is;
 use super::cluster::{Cluster, Member, until, within};
 use super::http::get;
 use crate::http::RANGE_BYTES_MAX;
@@ -289,6 +290,31 @@ async fn a_range_that_is_too_long_for_json_is_refused() {
         let reply = post(member, "/v3/kv/range", &all(more)).await;
         assert_eq!(reply.status, 200, "{more}");
     }
+    cluster.stop().await;
+}
+
+/// Story: the text of each long response was in memory until its client had it, any number of them. They are sent as long ranges are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_text_is_whole() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let value = "v".repeat(50_000);
+    for key in 0..30 {
+        member.put(&format!("a{key:02}"), &value).await.unwrap();
+    }
+    let range = "{\"key\":\"YQ==\",\"range_end\":\"Yg==\"}";
+    let reply = post(member, "/v3/kv/range", range).await;
+    let length: usize = reply.headers["content-length"].parse().unwrap();
+    let text = reply.text().await;
+    assert_eq!(text.len(), length);
+    let read: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(read["kvs"].as_array().unwrap().len(), 30);
+    for put in ["", ",{\"request_put\":{\"key\":\"Yg==\"}}"] {
+        let request = format!("{{\"success\":[{{\"request_range\":{range}}}{put}]}}");
+        let reply = asked(member, "/v3/kv/txn", &request).await;
+        assert_eq!(reply["responses"][0]["response_range"]["kvs"], read["kvs"], "{request}");
+    }
+    metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
     cluster.stop().await;
 }
 

@@ -13,7 +13,13 @@ use super::http::get;
 use crate::mvcc::{Store, View};
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
-use crate::proto::etcdserverpb::{CompactionRequest, RangeRequest, RangeResponse, RangeStreamResponse};
+use crate::proto::etcdserverpb::request_op::Request as Op;
+use crate::proto::etcdserverpb::response_op::Response as OpResponse;
+use crate::proto::etcdserverpb::{
+    CompactionRequest, PutRequest, RangeRequest, RangeResponse, RangeStreamResponse, RequestOp, TxnRequest,
+    TxnResponse,
+};
+use crate::proto::mvccpb::KeyValue;
 use crate::services::RANGES_MAX;
 use crate::{Config, Server};
 
@@ -338,5 +344,79 @@ async fn a_long_response_has_few_bytes_in_memory() {
     }
     assert_eq!(bytes, RANGES_MAX * ((KEYS - 1) * VALUE_BYTES + long.len()));
     metric_is(&member.address, "forebay_etcd_long_range_bytes", "0").await;
+    cluster.stop().await;
+}
+
+/// Returns a transaction of these ranges, behind a put if it writes.
+fn txn(ranges: &[RangeRequest], is_write: bool) -> TxnRequest {
+    let put = PutRequest { key: b"other".to_vec(), ..PutRequest::default() };
+    let put = is_write.then_some(Op::RequestPut(put));
+    let ranges = ranges.iter().cloned().map(Op::RequestRange);
+    let success = put.into_iter().chain(ranges).map(|request| RequestOp { request: Some(request) });
+    TxnRequest { success: success.collect(), ..TxnRequest::default() }
+}
+
+/// Returns the pairs of each range of a transaction.
+fn pairs_of(response: TxnResponse) -> Vec<Vec<KeyValue>> {
+    let ranges = response.responses.into_iter().filter_map(|operation| match operation.response {
+        Some(OpResponse::ResponseRange(range)) => Some(range.kvs),
+        _ => None,
+    });
+    ranges.collect()
+}
+
+/// Story: the response of a transaction was in memory, as pairs and as a message, until its client had it, and any number of them together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_transaction_is_sent_as_a_long_range_is() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let before = fill(member).await;
+    let mut keys = client(member);
+    let view = View::of(member.node().store()).await.unwrap();
+    let requests = [
+        vec![all()],
+        vec![RangeRequest { limit: 3, ..all() }],
+        vec![
+            RangeRequest { limit: 15, ..all() },
+            RangeRequest { revision: before, limit: 15, ..all() },
+            RangeRequest { count_only: true, ..all() },
+        ],
+    ];
+    for ranges in &requests {
+        let mut expected = Vec::new();
+        for range in ranges {
+            expected.push(view.range(range).await.unwrap().kvs);
+        }
+        for is_write in [false, true] {
+            let response = within(keys.txn(txn(ranges, is_write))).await.unwrap().into_inner();
+            assert!(response.succeeded && response.header.is_some());
+            assert_eq!(pairs_of(response), expected, "{ranges:?}");
+        }
+    }
+    drop(view);
+    metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
+    // It waits for those that are not read, as they do.
+    let mut unread = Vec::new();
+    for number in 1..=RANGES_MAX {
+        let mut keys = client(member);
+        let parts = within(keys.range_stream(all())).await.unwrap().into_inner();
+        unread.push((keys, parts));
+        metric_is(&member.address, "forebay_etcd_long_ranges", &number.to_string()).await;
+    }
+    let short = txn(&[RangeRequest { limit: 3, ..all() }], false);
+    assert_eq!(pairs_of(within(keys.txn(short)).await.unwrap().into_inner())[0].len(), 3);
+    let mut waiting = Vec::new();
+    for (number, is_write) in [(1, false), (2, true)] {
+        let (mut keys, request) = (client(member), txn(&[all()], is_write));
+        waiting.push(tokio::spawn(async move { keys.txn(request).await }));
+        metric_is(&member.address, "forebay_etcd_long_ranges_waiting", &number.to_string()).await;
+    }
+    drop(unread.pop());
+    for waiting in waiting {
+        let response = within(waiting).await.unwrap().unwrap().into_inner();
+        assert_eq!(pairs_of(response)[0].len(), KEYS);
+    }
+    drop(unread);
+    metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
     cluster.stop().await;
 }
