@@ -35,7 +35,7 @@ use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
-use forebay::internal::{ErrorExt, FileInternals, is_in_world};
+use forebay::internal::{ErrorExt, FileInternals, Origin, is_in_world};
 use forebay::{Durability, Error, ErrorKind, File, Result, Waitable};
 
 use crate::coalesce::WriteStats;
@@ -100,11 +100,13 @@ use wire::Fault;
 /// write, and leaves the padding of a direct file's last page.
 ///
 /// **Dropping** the future of a call does not end it: it continues with the other ranks, and this rank's next call waits for its
-/// end.
+/// end. **A forked child's** calls fail with [`ErrorKind::Forked`](forebay::ErrorKind::Forked): the connections are its parent's.
 #[must_use = "the other ranks wait for this one"]
 pub struct Ranks {
     rank: Rank,
     options: Options,
+    /// The process whose connections these are.
+    origin: Origin,
     core: Arc<Mutex<RanksState>>,
     line: Arc<Line>,
     stats: Arc<Mutex<WriteStats>>,
@@ -172,7 +174,7 @@ impl Ranks {
                 }
             })?;
             let core = Arc::new(Mutex::new(RanksState { links, calls: 0, failed: None }));
-            Ok(Ranks { rank, options, core, line, stats: Arc::default() })
+            Ok(Ranks { rank, options, origin: Origin::here(), core, line, stats: Arc::default() })
         })
         .await
     }
@@ -209,9 +211,14 @@ impl Ranks {
     fn make(&self, file: &File, view: &View, way: Way) -> impl Future<Output = Result<Vec<u8>>> + use<> {
         let (core, line, stats, options) =
             (self.core.clone(), self.line.clone(), self.stats.clone(), self.options);
-        let (file, view, class) = (file.clone(), view.clone(), options.class_here());
+        let (file, view, class, origin) = (file.clone(), view.clone(), options.class_here(), self.origin);
         async move {
-            // A closed engine ends the call on all ranks. A forked child has the parent's connections, and must not use them.
+            // A forked child has the parent's connections, and must not use them.
+            if origin.is_elsewhere() {
+                let error = FileInternals::of(&file).error("ranks", ErrorKind::Forked);
+                return Err(error.with_note("the connections are the parent's: ranks meet again in the child"));
+            }
+            // A closed engine ends the call on all ranks.
             if FileInternals::of(&file).is_forked() {
                 FileInternals::of(&file).check("ranks")?;
             }
@@ -253,9 +260,11 @@ impl Ranks {
         &self.rank
     }
 
-    /// Returns the bytes that this rank gave, and, on an aggregator, the requests of writes sent to the device for all ranks.
+    /// Returns the bytes that this rank gave, and, on an aggregator, the requests of writes sent to the device for all ranks. Zeros in a
+    /// forked child.
     pub fn stats(&self) -> WriteStats {
-        *lock(&self.stats)
+        // A thread of the parent may have held the lock at the fork.
+        if self.origin.is_elsewhere() { WriteStats::default() } else { *lock(&self.stats) }
     }
 }
 
@@ -296,6 +305,7 @@ async fn on_thread<T: Send + 'static>(
     line: &Line,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    let origin = Origin::here();
     let handover = Arc::new(Mutex::new(Handover { result: None, waker: None }));
     let giver = Giver(handover.clone());
     {
@@ -311,6 +321,10 @@ async fn on_thread<T: Send + 'static>(
         *last = Some(started.map_err(|error| <Error as ErrorExt>::io("ranks", error))?);
     }
     poll_fn(|context| {
+        // A forked child has no such thread, and the lock may stay held there.
+        if origin.is_elsewhere() {
+            return Poll::Ready(Err(<Error as ErrorExt>::new(ErrorKind::Forked, "ranks")));
+        }
         let mut handover = lock(&handover);
         match handover.result.take() {
             Some(result) => Poll::Ready(result),

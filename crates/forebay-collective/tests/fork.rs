@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::{Config, Engine, ErrorKind, Open};
-use forebay_collective::{Collective, Options, WriteCombiner, WriteStats};
+use forebay::{Config, Durability, Engine, ErrorKind, Open};
+use forebay_collective::{Collective, Options, Rank, Ranks, View, WriteCombiner, WriteStats};
 use forebay_test::children::in_fork;
 
 /// Regression: counters were read under the writer's lock, which a thread of the parent may hold at the fork: the child hung.
@@ -41,4 +41,27 @@ fn a_forked_child_takes_no_writers_lock() {
     is_over.store(true, Ordering::Relaxed);
     looks.join().unwrap();
     assert_eq!(combiner.stats().taken_bytes, 10);
+}
+
+/// Regression: with a file of the child's own engine, a call of inherited ranks used the parent's connections.
+#[test]
+fn a_forked_child_does_not_use_its_parents_connections() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("file");
+    let engine = Engine::start(Config::new().shards(1)).unwrap();
+    let file = engine.open(&path, Open::create()).wait().unwrap();
+    let mut ranks = Ranks::meet(&Rank::new(0, 1), dir.path(), Options::new()).wait().unwrap();
+    let view = View::range(0..10).unwrap();
+    ranks.write(&file, &view, &b"some bytes"[..], Durability::None).wait().unwrap();
+    let code = in_fork(|| {
+        let own = Engine::start(Config::new().shards(1)).unwrap();
+        let file = own.open(&path, Open::write()).wait().unwrap();
+        let refused = ranks.write(&file, &view, &b"other text"[..], Durability::None).wait().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Forked);
+        assert_eq!(ranks.stats(), WriteStats::default());
+        0
+    });
+    assert_eq!(code, 0);
+    assert_eq!(ranks.read(&file, &view).wait().unwrap(), b"some bytes");
+    assert_eq!(ranks.stats().taken_bytes, 10);
 }

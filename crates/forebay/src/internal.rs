@@ -1,8 +1,8 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
-//! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]), `forebay-c` asks whether an engine [is
-//! forked](is_forked), `forebay-kv` caches copies ([`exact_copy`]), `forebay-cache` collects results ([`CollectedResults`]),
-//! `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
+//! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]) and recognizes a forked child ([`Origin`]), `forebay-c`
+//! asks whether an engine [is forked](is_forked), `forebay-kv` caches copies ([`exact_copy`]), `forebay-cache` collects results
+//! ([`CollectedResults`]), `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
 //! `forebay-measure` counts cached pages; a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the
 //! feature `_sim`.
 
@@ -25,7 +25,7 @@ use crate::reactor::shard;
 #[cfg(feature = "_sim")]
 mod simulation;
 
-pub use crate::base::fork::PerProcess;
+pub use crate::base::fork::{Origin, PerProcess};
 pub use crate::base::here::thread_number;
 #[cfg(feature = "_sim")]
 pub use simulation::*;

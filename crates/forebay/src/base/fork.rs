@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// other by forking. In a child it reads as zero until the child makes its first object, which then gets the next number. Where the
 /// advice is refused, as by gVisor, or does not exist, the number is the process's id, at the price of a getpid(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin(u64);
+pub struct Origin(u64);
 
 impl Origin {
     /// Returns the origin for an object that this process makes now.
-    pub(crate) fn here() -> Origin {
+    pub fn here() -> Origin {
         // Inherited by children, unlike the page, so that no descendant uses a number twice.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let Some(mark) = mark() else { return Origin(std::process::id().into()) };
@@ -32,7 +32,7 @@ impl Origin {
 
     /// Returns whether the object was made before this process was forked.
     #[inline]
-    pub(crate) fn is_elsewhere(self) -> bool {
+    pub fn is_elsewhere(self) -> bool {
         match mark() {
             Some(mark) => mark.load(Ordering::Relaxed) != self.0,
             None => self != Origin::here(),
