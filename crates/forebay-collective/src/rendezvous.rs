@@ -501,10 +501,13 @@ impl Rendezvous {
     }
 
     /// Returns a pending connection, if any.
-    fn arrival(&self) -> Option<TcpStream> {
-        let local = self.local.as_ref().and_then(|listener| listener.accept().ok());
-        let far = || self.listener.accept().ok().map(|(stream, _)| stream);
-        local.map(|(stream, _)| stream_of(stream)).or_else(far)
+    fn arrival(&self) -> io::Result<Option<TcpStream>> {
+        if let Some(local) = &self.local
+            && let Some((stream, _)) = pending(local.accept())?
+        {
+            return Ok(Some(stream_of(stream)));
+        }
+        Ok(pending(self.listener.accept())?.map(|(stream, _)| stream))
     }
 
     /// Returns the invitation to this meeting.
@@ -516,14 +519,23 @@ impl Rendezvous {
     /// reply was late, the last connection.
     ///
     /// # Errors
-    /// Some did not connect within [`RENDEZVOUS_WITHIN`], or a number is out of range.
+    /// Some did not connect within [`RENDEZVOUS_WITHIN`]; the error names the last failure to accept a connection, if any. Or a number is
+    /// out of range.
     pub fn gather(&self, ranks: Range<u32>) -> io::Result<Vec<TcpStream>> {
-        let deadline = Instant::now() + RENDEZVOUS_WITHIN;
+        self.gather_within(ranks, RENDEZVOUS_WITHIN)
+    }
+
+    fn gather_within(&self, ranks: Range<u32>, within: Duration) -> io::Result<Vec<TcpStream>> {
+        let deadline = Instant::now() + within;
         let (arrivals, inbox) = sync_channel::<(u32, u64, TcpStream)>(64);
         let mut streams: Vec<Option<(u64, TcpStream)>> = ranks.clone().map(|_| None).collect();
-        let mut count = 0;
+        let (mut count, mut refusal) = (0, None);
         while let Some(missing) = streams.iter().position(Option::is_none) {
-            let arrived = self.arrival();
+            // A descriptor may become free until the deadline.
+            let arrived = self.arrival().unwrap_or_else(|error| {
+                refusal = Some(error);
+                None
+            });
             // Strangers that connect without end keep no proof waiting.
             let limit = if arrived.is_some() { Duration::ZERO } else { ACCEPT_EVERY };
             if let Some(stream) = arrived {
@@ -531,13 +543,14 @@ impl Rendezvous {
                 let (arrivals, invitation, order) = (arrivals.clone(), self.invitation.clone(), count);
                 // A thread each, so that a connection that sends nothing keeps no rank waiting. Without a thread the connection is
                 // closed, and the rank tries again.
-                let _ = thread::Builder::new().spawn(move || {
+                let started = thread::Builder::new().spawn(move || {
                     if let Ok(rank) = invitation.welcome(&stream)
                         && let Ok(stream) = unlimited(stream)
                     {
                         let _ = arrivals.send((rank, order, stream));
                     }
                 });
+                refusal = started.err().or(refusal);
             }
             if let Ok((rank, order, stream)) = inbox.recv_timeout(limit) {
                 let index = rank.checked_sub(ranks.start).map(|index| index as usize);
@@ -554,16 +567,29 @@ impl Rendezvous {
                 }
             }
             if Instant::now() >= deadline {
+                let reason = match refusal {
+                    Some(error) => format!("a connection was not accepted: {error}"),
+                    None => "do all of them see the same directory?".to_owned(),
+                };
                 return Err(other(format!(
-                    "of {} ranks {} did not connect within {} s, rank {} among them; do all of them see the same directory?",
+                    "of {} ranks {} did not connect within {} s, rank {} among them; {reason}",
                     ranks.end,
                     streams.iter().filter(|stream| stream.is_none()).count(),
-                    RENDEZVOUS_WITHIN.as_secs(),
+                    within.as_secs(),
                     missing as u32 + ranks.start
                 )));
             }
         }
         Ok(streams.into_iter().flatten().map(|(_, stream)| stream).collect())
+    }
+}
+
+/// Returns what was accepted; `None` where no connection is pending.
+fn pending<T>(accepted: io::Result<T>) -> io::Result<Option<T>> {
+    match accepted {
+        Ok(connection) => Ok(Some(connection)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -651,6 +677,7 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_test::children::{all_descriptors, with_descriptors};
     use std::os::unix::fs::PermissionsExt;
 
     fn find(variables: &[(&str, &str)], insist: bool) -> Result<Option<Rank>, String> {
@@ -777,6 +804,22 @@ mod tests {
             let _third = invitation.accept(2).expect("the same run");
             let streams = gathered.join().expect("no panic");
             assert_eq!(streams[0].peer_addr().expect("open"), second.local_addr().expect("open"));
+        });
+    }
+
+    /// Without a free descriptor no connection was accepted, and the error suspected the directory.
+    #[test]
+    fn a_lack_of_descriptors_is_named() {
+        let name = "rendezvous::tests::a_lack_of_descriptors_is_named";
+        with_descriptors(name, &[64], |_| {
+            let directory = tempfile::tempdir().expect("writable");
+            let meeting = meeting(directory.path());
+            let _rank = TcpStream::connect(meeting.invitation().places[0]).expect("it listens");
+            let all = all_descriptors();
+            let error = meeting.gather_within(1..2, Duration::ZERO).expect_err("no descriptor is free");
+            drop(all);
+            let text = error.to_string();
+            assert!(text.contains("a connection was not accepted: Too many open files"), "{text}");
         });
     }
 
