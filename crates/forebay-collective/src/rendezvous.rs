@@ -8,7 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -21,6 +21,11 @@ use std::time::{Duration, Instant};
 
 use forebay::internal::ErrorExt;
 use forebay::{Error, ErrorKind, Result};
+use if_addrs::Interface;
+
+mod timed;
+
+pub(crate) use timed::{read_full, write_full};
 
 /// The time for which ranks wait for each other. On a busy machine launchers start them minutes apart.
 pub const RENDEZVOUS_WITHIN: Duration = Duration::from_secs(180);
@@ -119,7 +124,7 @@ impl Rank {
         self
     }
 
-    /// Declares that the processes are on several hosts of a network.
+    /// Declares that the processes are on several hosts of a network. Each needs an address of IPv4, or one of IPv6 that is not link-local.
     pub fn across_hosts(mut self) -> Rank {
         self.is_local = false;
         self
@@ -448,7 +453,8 @@ fn stream_of(local: UnixStream) -> TcpStream {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Rendezvous {
-    listener: TcpListener,
+    /// One for each version of IP in use.
+    listeners: Vec<TcpListener>,
     local: Option<UnixListener>,
     invitation: Invitation,
 }
@@ -457,7 +463,8 @@ impl Rendezvous {
     /// Returns rank 0's meeting in a directory that all ranks see. Its invitation is not published yet.
     ///
     /// # Errors
-    /// No port can be opened; the addresses of this host, or random bytes, cannot be read.
+    /// No port can be opened; the addresses of this host, or random bytes, cannot be read; other hosts cannot connect to any address of
+    /// this one.
     pub fn open(rank: &Rank, directory: &Path) -> io::Result<Rendezvous> {
         let tokens = Invitation {
             path: rank.file(directory),
@@ -472,23 +479,40 @@ impl Rendezvous {
     /// Returns another meeting of the same run, in another process.
     pub(crate) fn beside(invitation: &Invitation, rank: &Rank) -> io::Result<Rendezvous> {
         // Of this host only, where that is enough.
-        let address = if rank.is_local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
-        let mut meeting = Rendezvous::listening(TcpListener::bind((address, 0))?, invitation)?;
-        let bound = meeting.listener.local_addr()?;
-        if bound.ip().is_unspecified() {
-            let all = if_addrs::get_if_addrs()?;
-            let reachable = all.iter().filter(|one| !one.is_loopback()).map(if_addrs::Interface::ip);
-            meeting.invitation.places =
-                reachable.filter(IpAddr::is_ipv4).map(|ip| SocketAddr::new(ip, bound.port())).collect();
+        if rank.is_local {
+            return Rendezvous::listening(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, invitation);
         }
-        Ok(meeting)
+        let all = if_addrs::get_if_addrs()?;
+        // A link-local address of IPv6 means another interface on each host.
+        let is_reachable = |one: &&Interface| one.ip().is_ipv4() || !one.is_link_local();
+        let reachable = all.iter().filter(|one| !one.is_loopback()).filter(is_reachable);
+        Rendezvous::reachable_at(&reachable.map(Interface::ip).collect::<Vec<_>>(), invitation)
+    }
+
+    /// Returns the meeting of this run at these addresses of the host; those of IPv4 are tried first.
+    fn reachable_at(addresses: &[IpAddr], invitation: &Invitation) -> io::Result<Rendezvous> {
+        let (mut listeners, mut places) = (Vec::new(), Vec::new());
+        for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+            let mut of_version = addresses.iter().filter(|ip| ip.is_ipv4() == any.is_ipv4()).peekable();
+            if of_version.peek().is_some() {
+                let listener = TcpListener::bind((any, 0))?;
+                listener.set_nonblocking(true)?;
+                let port = listener.local_addr()?.port();
+                places.extend(of_version.map(|ip| SocketAddr::new(*ip, port)));
+                listeners.push(listener);
+            }
+        }
+        if places.is_empty() {
+            return Err(other("this host has no address that other hosts can connect to".to_owned()));
+        }
+        Ok(Rendezvous { listeners, local: None, invitation: Invitation { places, ..invitation.clone() } })
     }
 
     /// Returns the meeting of this run at a listener.
     fn listening(listener: TcpListener, invitation: &Invitation) -> io::Result<Rendezvous> {
         listener.set_nonblocking(true)?;
         let invitation = Invitation { places: vec![listener.local_addr()?], ..invitation.clone() };
-        Ok(Rendezvous { listener, local: None, invitation })
+        Ok(Rendezvous { listeners: vec![listener], local: None, invitation })
     }
 
     /// Lets ranks of this host connect without the network's protocols, which cost twice the processor time for the same bytes.
@@ -507,7 +531,12 @@ impl Rendezvous {
         {
             return Ok(Some(stream_of(stream)));
         }
-        Ok(pending(self.listener.accept())?.map(|(stream, _)| stream))
+        for listener in &self.listeners {
+            if let Some((stream, _)) = pending(listener.accept())? {
+                return Ok(Some(stream));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the invitation to this meeting.
@@ -598,63 +627,6 @@ fn unlimited(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     Ok(stream)
-}
-
-/// Fills `into` from the connection.
-///
-/// # Errors
-/// [`TimedOut`](io::ErrorKind::TimedOut) after `deadline`, which may move on meanwhile, however the bytes trickle;
-/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) where the connection was closed.
-pub(crate) fn read_full(
-    mut stream: &TcpStream,
-    into: &mut [u8],
-    deadline: impl Fn() -> Instant,
-) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < into.len() {
-        stream.set_read_timeout(Some(time_left(deadline())?))?;
-        match stream.read(&mut into[filled..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => filled += count,
-            Err(error) => retry(error)?,
-        }
-    }
-    Ok(())
-}
-
-/// Writes all bytes to the connection, with the errors of [`read_full`].
-pub(crate) fn write_full(
-    mut stream: &TcpStream,
-    bytes: &[u8],
-    deadline: impl Fn() -> Instant,
-) -> io::Result<()> {
-    let mut written = 0;
-    while written < bytes.len() {
-        stream.set_write_timeout(Some(time_left(deadline())?))?;
-        match stream.write(&bytes[written..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => written += count,
-            Err(error) => retry(error)?,
-        }
-    }
-    Ok(())
-}
-
-/// Returns how long a call may wait; never zero, which sockets refuse.
-fn time_left(deadline: Instant) -> io::Result<Duration> {
-    match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-        // The kernel rounds to microseconds.
-        left => Ok(left.max(Duration::from_millis(1))),
-    }
-}
-
-/// Passes over the errors after which the deadline decides.
-fn retry(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ok(()),
-        _ => Err(error),
-    }
 }
 
 /// Returns 32 unpredictable bytes as text.
@@ -842,14 +814,44 @@ mod tests {
         });
     }
 
+    /// Addresses of IPv6 were left out. A host without others listed none, and the ranks looked for it for three minutes.
+    #[test]
+    fn addresses_of_both_versions_are_listed() {
+        let directory = tempfile::tempdir().expect("writable");
+        let tokens = meeting(directory.path()).invitation;
+        let error = Rendezvous::reachable_at(&[], &tokens).expect_err("no address");
+        assert!(error.to_string().contains("no address that other hosts can connect to"), "{error}");
+        let [four, six] = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        if TcpListener::bind((six, 0)).is_err() {
+            println!("skipped: no IPv6 here");
+            return;
+        }
+        for (addresses, listed) in [(vec![six], vec![six]), (vec![six, four], vec![four, six])] {
+            let meeting = Rendezvous::reachable_at(&addresses, &tokens).expect("both are of this host");
+            let places = &meeting.invitation().places;
+            assert_eq!(places.iter().map(SocketAddr::ip).collect::<Vec<_>>(), listed);
+            // A rank at each address.
+            let ranks = 1..1 + places.len() as u32;
+            thread::scope(|scope| {
+                for (rank, place) in ranks.clone().zip(places) {
+                    let invitation = tokens.at(&place.to_string()).expect("its own words");
+                    scope.spawn(move || invitation.accept(rank).expect("the same run"));
+                }
+                let found = meeting.gather(ranks.clone()).expect("all come");
+                let versions = found.iter().map(|stream| stream.local_addr().expect("open").ip());
+                assert_eq!(versions.collect::<Vec<_>>(), listed);
+            });
+        }
+    }
+
     #[test]
     fn a_program_on_the_port_of_a_dead_rank_0_is_not_followed() {
         let directory = tempfile::tempdir().expect("writable");
         let meeting = meeting(directory.path());
-        meeting.listener.set_nonblocking(false).expect("open");
+        meeting.listeners[0].set_nonblocking(false).expect("open");
         let error = thread::scope(|scope| {
             scope.spawn(|| {
-                let (mut stream, _) = meeting.listener.accept().expect("the rank connects");
+                let (mut stream, _) = meeting.listeners[0].accept().expect("the rank connects");
                 let mut proof = [0; 4 + TOKEN_LEN];
                 stream.read_exact(&mut proof).expect("sent");
                 // The best that it can do: return the rank's own proof.
