@@ -13,8 +13,8 @@
 //!
 //! **Who owns what.** A call runs on its own thread, which owns the connections (`links`) meanwhile: an aggregator has one or
 //! two more threads, rank 0 one for the coordinator. Only an aggregator's tasks write its windows, so no page has two writers among
-//! the ranks. The coordinator holds flock(2)'s lock of the file while the windows have holes, against other programs, and after a
-//! failure until all aggregators have reported; an aggregator on another host checks that the lock is visible there.
+//! the ranks. The coordinator locks the file while the windows have holes (`file_lock`), against other programs, and after a
+//! failure until all aggregators have reported; the other aggregators check that the lock is visible to them.
 //!
 //! **Numbers.** A process has a connection to rank 0 and one to each aggregator, without TCP to those of its host. An aggregator holds at
 //! most four windows of `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
@@ -46,6 +46,7 @@ use crate::view::View;
 mod aggregator;
 mod call;
 mod coordinator;
+mod file_lock;
 mod links;
 mod part;
 mod windows;
@@ -85,10 +86,12 @@ use wire::Fault;
 /// **Overlaps** of two ranks' pieces fail a write. Reads may overlap.
 ///
 /// **Holes** between pieces keep their contents: pages that pieces cover in part are read first, so that the file must be open for reading
-/// too. Meanwhile rank 0 holds the file's [lock](forebay::File::try_lock), waited for up to the deadline; one that the program itself has
-/// on the same `File` is released by that. The end of a direct file in the middle of a page counts as a hole. After a failure an aggregator
-/// may still write: where rank 0 does not learn of its end, the lock stays until the `File` is closed. On several hosts a file system
-/// without locks between them refuses such a write. No other program may change the file's length during a write.
+/// too. Meanwhile rank 0 holds the file's [lock](forebay::File::try_lock) and an OFD lock (fcntl(2)) on all of it, waited for up to the
+/// deadline, against programs with locks of either kind. A lock that the program itself has on the same `File` is released by that; a POSIX
+/// lock of this process counts as another program's. The end of a direct file in the middle of a page counts as a hole. After a failure
+/// an aggregator may still write: where rank 0 does not learn of its end, the locks stay until the `File` is closed. On several hosts a
+/// file system without these locks between them refuses such a write; a system without OFD locks has the first one alone. No other
+/// program may change the file's length during a write.
 ///
 /// **Success** means that all ranks' pieces are in the file, synced with the strongest of the ranks' durabilities on each host.
 ///

@@ -7,9 +7,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use bytes::Bytes;
-use forebay::{Block, Error, ErrorKind, Lock, Result};
+use forebay::{Block, Error, ErrorKind, Result};
 
 use super::call::{Call, Share, Task};
+use super::file_lock;
 use super::links::{Links, join, spawn};
 use super::windows::{Deposit, Plan, overlap, places, union, window_of};
 use super::wire::{Body, Fault, Frame, Kind, SMALL, Wire, both};
@@ -151,11 +152,7 @@ fn check_lock(links: &Links, plan: &Plan, call: &Call) -> Result<(), Fault> {
         return Ok(());
     }
     let look = call.perform("look at the lock", links.deadline, |file| async move {
-        match file.try_lock(Lock::Shared).await {
-            Err(error) if error.kind() == ErrorKind::Locked => Ok(true),
-            Err(error) => Err(error),
-            Ok(()) => file.unlock().await.map(|()| false),
-        }
+        file_lock::is_locked(&file).await
     });
     if look? {
         return Ok(());

@@ -3,10 +3,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use forebay::{Durability, ErrorKind, Lock};
+use forebay::{Durability, ErrorKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::call::{Call, Entry, Share, durability_of};
+use super::file_lock::{lock, unlock};
 use super::links::{LEAD_STALL, Members};
 use super::windows::Plan;
 use super::wire::{Evidence, Fault, Frame, Kind, SMALL};
@@ -60,10 +61,10 @@ impl Lead<'_> {
             let within = deadline.saturating_mul(2);
             // The length once more: who had the lock before may have extended the file.
             plan.length = call.perform("lock", within, move |file| async move {
-                file.lock_within(Lock::Exclusive, deadline).await?;
+                lock(&file, deadline).await?;
                 let length = file.len().await;
                 if length.is_err() {
-                    file.unlock().await?;
+                    unlock(&file).await?;
                 }
                 length
             })?;
@@ -71,7 +72,7 @@ impl Lead<'_> {
         }
         self.carry_out(&entries, &plan)?;
         if self.locked.take().is_some() {
-            call.perform("unlock", deadline, |file| async move { file.unlock().await })?;
+            call.perform("unlock", deadline, |file| async move { unlock(&file).await })?;
         }
         // Also behind one that cannot be reached: the call is complete.
         let sent = members.wires.iter().map(|wire| wire.send(Frame::new(Kind::Done), deadline));
@@ -261,7 +262,7 @@ impl Lead<'_> {
         let _ = self.call.perform("unlock", self.deadline, move |file| async move {
             let mut tail = tail;
             let settled = tail.settle(&core, Durability::None).await;
-            file.unlock().await.and(settled)
+            unlock(&file).await.and(settled)
         });
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Barrier;
@@ -295,6 +296,45 @@ fn holes_wait_for_the_lock() {
     });
     let mut expected = vec![9; 1 << 20];
     expected[..1 << 19].fill(1);
+    [0, 100].into_iter().for_each(|start| expected[start..start + 50].fill(2));
+    assert_file(&path, &expected, "parts of a page");
+}
+
+/// Takes or releases an OFD lock as another program does; returns whether that was possible.
+fn record_lock(file: &std::fs::File, kind: libc::c_int) -> bool {
+    // SAFETY: all fields are numbers. A length of 0 at offset 0 is the whole file.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as libc::c_short;
+    // SAFETY: the descriptor is open, and the kernel only reads the structure.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, std::ptr::from_ref(&range)) == 0 }
+}
+
+/// A program that locks with fcntl(2) was not excluded: it wrote between the read and the write of a page.
+#[test]
+fn holes_wait_for_locks_of_fcntl() {
+    let dir = dir();
+    let path = dir.path().join("records");
+    std::fs::write(&path, vec![9; 1 << 20]).unwrap();
+    let other = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    if !record_lock(&other, libc::F_WRLCK) {
+        println!("skipped: no OFD locks here");
+        return;
+    }
+    let part = |number: u64| View::range(number * 100..number * 100 + 50).unwrap();
+    on_ranks(dir.path(), (2, 2), options().deadline(Duration::from_secs(1)), |engine, ranks, number| {
+        let file = open(engine, &path, Open::write());
+        let view = part(number);
+        let error = ranks.write(&file, &view, vec![2u8; 50], Durability::None).wait().expect_err("locked");
+        assert!(matches!(error.kind(), ErrorKind::Locked | ErrorKind::Elapsed), "rank {number}: {error}");
+    });
+    assert_file(&path, &[9; 1 << 20], "while another program has the lock");
+    assert!(record_lock(&other, libc::F_UNLCK));
+    on_ranks(dir.path(), (2, 2), options(), |engine, ranks, number| {
+        let file = open(engine, &path, Open::write());
+        ranks.write(&file, &part(number), vec![2u8; 50], Durability::None).wait().unwrap();
+        assert!(record_lock(&other, libc::F_WRLCK), "released before rank {number} had its result");
+    });
+    let mut expected = vec![9; 1 << 20];
     [0, 100].into_iter().for_each(|start| expected[start..start + 50].fill(2));
     assert_file(&path, &expected, "parts of a page");
 }

@@ -104,6 +104,7 @@ impl Machine {
             | MetaRequest::CopyRange { from: file, .. }
             | MetaRequest::TryLock { file, .. }
             | MetaRequest::Unlock { file }
+            | MetaRequest::RecordLock { file, .. }
             | MetaRequest::SetModified { file, .. }
             | MetaRequest::SetAttribute { file, .. }
             | MetaRequest::Attributes { file } => self.handle_of(file).map_or(0, |(_, handle)| handle.disk),
@@ -381,5 +382,6 @@ fn operation_number(request: &MetaRequest) -> u64 {
         MetaRequest::SetModified { .. } => 26,
         MetaRequest::SetAttribute { .. } => 27,
         MetaRequest::Attributes { .. } => 28,
+        MetaRequest::RecordLock { .. } => 29,
     }
 }

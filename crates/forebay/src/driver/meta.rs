@@ -266,6 +266,11 @@ pub enum MetaRequest {
     Unlock {
         file: FdOwner,
     },
+    /// Takes an OFD lock of fcntl(2) on the whole file, or releases it. Never waits, as `TryLock`.
+    RecordLock {
+        file: FdOwner,
+        lock: Option<Lock>,
+    },
     /// Sets the time of the last change of the content; returns [`MetaReply::Metadata`] as of afterwards.
     SetModified {
         file: FdOwner,
@@ -326,6 +331,7 @@ impl MetaRequest {
             MetaRequest::CopyRange { .. } => "copy_range",
             MetaRequest::TryLock { .. } => "try_lock",
             MetaRequest::Unlock { .. } => "unlock",
+            MetaRequest::RecordLock { .. } => "record_lock",
             MetaRequest::SetModified { .. } => "set_modified",
             MetaRequest::SetAttribute { .. } => "set_attribute",
             MetaRequest::Attributes { .. } => "attributes",
@@ -368,6 +374,7 @@ impl MetaRequest {
             | MetaRequest::Advise { file, .. }
             | MetaRequest::TryLock { file, .. }
             | MetaRequest::Unlock { file }
+            | MetaRequest::RecordLock { file, .. }
             | MetaRequest::SetModified { file, .. }
             | MetaRequest::SetAttribute { file, .. }
             | MetaRequest::Attributes { file } => [Some(file), None],
@@ -422,6 +429,7 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
         }
         MetaRequest::TryLock { file, lock } => file_calls::try_lock(fd(file), *lock).map(done),
         MetaRequest::Unlock { file } => file_calls::unlock(fd(file)).map(done),
+        MetaRequest::RecordLock { file, lock } => file_calls::record_lock(fd(file), *lock).map(done),
         MetaRequest::SetModified { file, modified } => {
             file_calls::set_modified(fd(file), *modified).map(MetaReply::Metadata)
         }

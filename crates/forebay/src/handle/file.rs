@@ -552,15 +552,20 @@ impl File {
     ) -> Waitable<impl Future<Output = Result<()>> + use<>> {
         let file = self.clone();
         Waitable::new("lock_within", async move {
-            // Counted, not timed: the same with a clock that stands, or jumps.
-            for _ in 0..patience.as_nanos().div_ceil(LOCK_PAUSE.as_nanos()) {
-                match file.try_lock(lock).await {
-                    Err(error) if error.kind() == ErrorKind::Locked => file.pause(LOCK_PAUSE).await?,
-                    result => return result,
-                }
-            }
-            file.try_lock(lock).await
+            file.until_free(patience, |file| file.try_lock(lock)).await
         })
+    }
+
+    /// Tries to lock until no other holder has a conflicting lock, for about `patience`.
+    async fn until_free(&self, patience: Duration, attempt: impl Fn(&File) -> Pending<()>) -> Result<()> {
+        // Counted, not timed: the same with a clock that stands, or jumps.
+        for _ in 0..patience.as_nanos().div_ceil(LOCK_PAUSE.as_nanos()) {
+            match attempt(self).await {
+                Err(error) if error.kind() == ErrorKind::Locked => self.pause(LOCK_PAUSE).await?,
+                result => return result,
+            }
+        }
+        attempt(self).await
     }
 
     /// Waits on the home shard, which has the clock.
@@ -614,6 +619,26 @@ impl File {
         })
     }
 
+    /// Takes an OFD lock on the whole file, which excludes other programs' POSIX and OFD locks (fcntl(2)), or releases it with `None`. Tries
+    /// for about `patience`, as [`lock_within`](File::lock_within) does. An exclusive lock needs a file that is open for writing, a shared
+    /// one for reading.
+    ///
+    /// # Errors
+    /// Those of [`lock_within`](File::lock_within); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a system without OFD
+    /// locks, and in simulated worlds.
+    #[doc(hidden)]
+    pub fn record_lock(
+        &self,
+        lock: Option<Lock>,
+        patience: Duration,
+    ) -> Waitable<impl Future<Output = Result<()>> + use<>> {
+        let file = self.clone();
+        Waitable::new("record_lock", async move {
+            let request = |file: &File| MetaRequest::RecordLock { file: file.owner(), lock };
+            file.until_free(patience, |file| file.ask(request(file), meta::done)).await
+        })
+    }
+
     /// Sets an extended attribute, whose name starts with `user.`.
     ///
     /// # Errors
@@ -654,7 +679,7 @@ impl File {
                     answer(MetaReply::Metadata(metadata))
                 })
             }
-            MetaRequest::TryLock { .. } | MetaRequest::Unlock { .. } => {
+            MetaRequest::TryLock { .. } | MetaRequest::Unlock { .. } | MetaRequest::RecordLock { .. } => {
                 self.core.engine().ask_of(&self.core, request, answer)
             }
             _ => {

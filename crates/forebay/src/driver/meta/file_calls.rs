@@ -192,6 +192,39 @@ pub(super) fn unlock(file: BorrowedFd<'_>) -> Result<()> {
     retry(|| rustix::fs::flock(file, FlockOperation::Unlock)).map_err(|cause| errno("unlock", cause))
 }
 
+/// Takes an OFD lock, or releases it.
+#[cfg(target_os = "linux")]
+pub(super) fn record_lock(file: BorrowedFd<'_>, lock: Option<Lock>) -> Result<()> {
+    let kind = match lock {
+        Some(Lock::Shared) => libc::F_RDLCK,
+        Some(Lock::Exclusive) => libc::F_WRLCK,
+        None => libc::F_UNLCK,
+    };
+    // SAFETY: all fields are numbers. A length of 0 at offset 0 is the whole file.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    let call = || {
+        // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel only reads the structure.
+        let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, std::ptr::from_ref(&range)) };
+        let cause = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+        if done == -1 { Err(cause()) } else { Ok(()) }
+    };
+    match retry(call) {
+        // fcntl(2): either reports another holder.
+        Err(Errno::AGAIN | Errno::ACCESS) => Err(Error::new(ErrorKind::Locked, "record_lock")),
+        Err(Errno::INVAL) => {
+            Err(Error::new(ErrorKind::Unsupported, "record_lock").with_note("this system has no OFD locks"))
+        }
+        other => other.map_err(|cause| errno("record_lock", cause)),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn record_lock(_: BorrowedFd<'_>, _: Option<Lock>) -> Result<()> {
+    Err(errno("record_lock", Errno::OPNOTSUPP))
+}
+
 /// Returns the metadata as of afterwards: a file system keeps times as exactly as it can.
 pub(super) fn set_modified(file: BorrowedFd<'_>, modified: SystemTime) -> Result<Metadata> {
     with_file(file, |file| file.set_modified(modified)).map_err(|cause| Error::io("set_modified", cause))?;
@@ -320,6 +353,32 @@ mod tests {
         assert_eq!(try_lock(&one, Lock::Shared).unwrap_err().kind(), ErrorKind::Locked);
         drop(two);
         try_lock(&one, Lock::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn record_locks_exclude_those_of_fcntl_alone() {
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let [one, two] = [(), ()].map(|()| owner(named.reopen().unwrap()));
+        let record_lock =
+            |file: &FdOwner, lock| execute(&MetaRequest::RecordLock { file: file.clone(), lock }).map(|_| ());
+        let locked = |result: Result<()>| result.unwrap_err().kind() == ErrorKind::Locked;
+        match record_lock(&one, Some(Lock::Shared)) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => return println!("skipped: {error}"),
+            result => result.unwrap(),
+        }
+        record_lock(&two, Some(Lock::Shared)).unwrap();
+        assert!(locked(record_lock(&two, Some(Lock::Exclusive))));
+        record_lock(&one, None).unwrap();
+        record_lock(&two, Some(Lock::Exclusive)).unwrap();
+        assert!(locked(record_lock(&one, Some(Lock::Shared))));
+        // A POSIX lock, also of this process. Its descriptor is closed last, as any close of the file releases it.
+        let posix = named.reopen().unwrap();
+        let lock_posix = || rustix::fs::fcntl_lock(&posix, FlockOperation::NonBlockingLockExclusive);
+        assert!(lock_posix().is_err());
+        execute(&MetaRequest::TryLock { file: one.clone(), lock: Lock::Exclusive }).unwrap();
+        drop(two);
+        lock_posix().unwrap();
+        assert!(locked(record_lock(&one, Some(Lock::Exclusive))));
     }
 
     #[test]
