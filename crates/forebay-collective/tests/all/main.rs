@@ -7,6 +7,7 @@ mod common;
 mod limits;
 #[cfg(feature = "_mutants")]
 mod mutants;
+mod rank_hosts;
 mod rank_kills;
 mod ranks;
 mod suite;

@@ -18,9 +18,10 @@ use crate::common::{bytes_of, dir, engine};
 const DIR: &str = "FOREBAY_TEST_RANKS_DIR";
 const RANK: &str = "FOREBAY_TEST_RANKS_RANK";
 const SECONDS: &str = "FOREBAY_TEST_RANKS_SECONDS";
+const NETWORK: &str = "FOREBAY_TEST_RANKS_NETWORK";
 
 /// Ranks 0 and 1 are the aggregators of two hosts; rank 2 is not an aggregator.
-const SIZE: u32 = 3;
+pub(super) const SIZE: u32 = 3;
 /// Pieces of each rank in a call. A call has several windows.
 const PIECES: u64 = 100;
 const PIECE: u64 = 20_011;
@@ -68,32 +69,46 @@ fn rank_process() {
     let seconds = variable(SECONDS).and_then(|text| text.parse().ok()).expect("the parent gave it");
     let options = Options::new().memory_bytes_max(4 << 20).deadline(Duration::from_secs(seconds));
     let rank = Rank::new(number, SIZE).host(&format!("host-{}", number % 2));
-    let mut ranks = Ranks::meet(&rank, &dir, options).wait().unwrap();
+    let rank = if variable(NETWORK).is_some() { rank.across_hosts() } else { rank };
+    let mut ranks = match Ranks::meet(&rank, &dir, options).wait() {
+        Ok(ranks) => ranks,
+        Err(error) => return say(&format!("failed {error}")),
+    };
     say("met");
     let ended = live(&mut ranks, &PathBuf::from(dir).join("file"), u64::MAX)
         .expect_err("it works until it is stopped");
     say(&format!("failed {ended}"));
 }
 
-/// Starts all ranks.
-fn start(dir: &Path, seconds: u64) -> Vec<(Child, BufReader<ChildStdout>)> {
-    let start = |number: u32| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["rank_kills::rank_process", "--exact", "--ignored", "--nocapture"])
-            .env(DIR, dir)
-            .env(RANK, number.to_string())
-            .env(SECONDS, seconds.to_string())
-            .stdout(Stdio::piped());
-        let mut child = end_with_parent(&mut command).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        (child, out)
-    };
-    (0..SIZE).map(start).collect()
+/// A rank, and what it says.
+pub(super) type RankProcess = (Child, BufReader<ChildStdout>);
+
+/// Starts all ranks on this machine.
+fn start(dir: &Path, seconds: u64) -> Vec<RankProcess> {
+    let program = || Command::new(std::env::current_exe().unwrap());
+    (0..SIZE).map(|number| start_rank(program(), dir, number, seconds)).collect()
+}
+
+/// Starts a rank by a command that runs this program, on a host of a network.
+pub(super) fn start_on_host(mut command: Command, dir: &Path, number: u32, seconds: u64) -> RankProcess {
+    command.env(NETWORK, "1");
+    start_rank(command, dir, number, seconds)
+}
+
+fn start_rank(mut command: Command, dir: &Path, number: u32, seconds: u64) -> RankProcess {
+    command
+        .args(["rank_kills::rank_process", "--exact", "--ignored", "--nocapture"])
+        .env(DIR, dir)
+        .env(RANK, number.to_string())
+        .env(SECONDS, seconds.to_string())
+        .stdout(Stdio::piped());
+    let mut child = end_with_parent(&mut command).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    (child, out)
 }
 
 /// Reads so many lines that a rank has said: the first is that all have met.
-fn hear(out: &mut BufReader<ChildStdout>, lines: u64) {
+pub(super) fn hear(out: &mut BufReader<ChildStdout>, lines: u64) {
     let mut heard = 0;
     while heard < lines {
         let mut line = String::new();
@@ -107,21 +122,21 @@ fn hear(out: &mut BufReader<ChildStdout>, lines: u64) {
     }
 }
 
+/// Waits until a rank has ended by itself, and returns the reason that it gave.
+pub(super) fn reason(number: usize, (child, out): &mut RankProcess) -> String {
+    let said: Vec<String> = out.lines().map(Result::unwrap).collect();
+    assert!(child.wait().unwrap().success(), "rank {number}: {said:?}");
+    let reason = said.iter().find(|line| line.contains("failed "));
+    reason.unwrap_or_else(|| panic!("rank {number} has given no reason: {said:?}")).clone()
+}
+
 /// Has one rank stop after so many lines. Returns the reasons that the others gave, all of which end by themselves.
 fn stop(dir: &Path, victim: usize, lines: u64, seconds: u64, stop: impl FnOnce(&mut Child)) -> Vec<String> {
     let mut ranks = start(dir, seconds);
     hear(&mut ranks[victim].1, lines);
     stop(&mut ranks[victim].0);
-    let mut reasons = Vec::new();
-    for (number, (child, out)) in ranks.iter_mut().enumerate() {
-        if number == victim {
-            continue;
-        }
-        let said: Vec<String> = out.lines().map(Result::unwrap).collect();
-        assert!(child.wait().unwrap().success(), "rank {number} beside {victim}: {said:?}");
-        let reason = said.into_iter().find(|line| line.contains("failed "));
-        reasons.push(reason.unwrap_or_else(|| panic!("rank {number} has given no reason")));
-    }
+    let others = ranks.iter_mut().enumerate().filter(|(number, _)| *number != victim);
+    let reasons = others.map(|(number, rank)| reason(number, rank)).collect();
     let (child, out) = &mut ranks[victim];
     // The frozen process continues, and ends as the others did.
     signal(child, SIGCONT).unwrap();
@@ -132,7 +147,7 @@ fn stop(dir: &Path, victim: usize, lines: u64, seconds: u64, stop: impl FnOnce(&
 }
 
 /// Meets anew, on threads of this process, and repeats a round.
-fn repeat(dir: &Path) {
+pub(super) fn repeat(dir: &Path) {
     // The kernel gives a killed process's locks back once nothing that it had in flight can reach the file.
     let engine = engine();
     let alive = engine.open(dir.join("file.alive"), Open::create()).wait().unwrap();
