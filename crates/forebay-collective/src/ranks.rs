@@ -16,8 +16,10 @@
 //! the ranks. The coordinator locks the file while the windows have holes (`file_lock`), against other programs, and after a
 //! failure until all aggregators have reported; the other aggregators check that the lock is visible to them.
 //!
-//! **Numbers.** A process has a connection to rank 0 and one to each aggregator, without TCP to those of its host. An aggregator holds at
-//! most four windows of `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
+//! **Numbers.** A process has a connection to rank 0 and one to each aggregator, without TCP to those of its host. On these, 256 KiB or
+//! more of a window are memory that the sender seals and the receiver maps (`wire`), without a name, so that nothing is left of killed
+//! processes. They are copied twice, into the memory and out of it; on a socket four times. An aggregator holds at most four windows of
+//! `memory_bytes_max / 4`. Strides of equal pieces are 32 bytes of a message, however many.
 //!
 //! **Failures.** Each task on the file and each message has a deadline; messages of pieces count it from the last sign of life
 //! (`wire`'s `Life`), because a rank may wait long for others that are working: aggregators send signs of life to rank 0, which

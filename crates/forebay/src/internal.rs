@@ -1,8 +1,9 @@
 //! The door through which crates of the workspace reach the inside. They are released with this crate: nothing here is stable.
 //!
-//! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]) and recognizes a forked child ([`Origin`]), `forebay-c`
-//! asks whether an engine [is forked](is_forked), `forebay-kv` caches copies ([`exact_copy`]), `forebay-cache` collects results
-//! ([`CollectedResults`]), `forebay-fs` uses values of the process ([`PerProcess`]) and the thread's world ([`is_in_world`]),
+//! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]), recognizes a forked child ([`Origin`]) and maps memory of
+//! other processes (`SealedMemory`), `forebay-c` asks whether an engine [is forked](is_forked), `forebay-kv` caches copies
+//! ([`exact_copy`]), `forebay-cache` collects results ([`CollectedResults`]), `forebay-fs` uses values of the process ([`PerProcess`])
+//! and the thread's world ([`is_in_world`]),
 //! `forebay-measure` counts cached pages; a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the
 //! feature `_sim`.
 
@@ -27,6 +28,8 @@ mod simulation;
 
 pub use crate::base::fork::{Origin, PerProcess};
 pub use crate::base::here::thread_number;
+#[cfg(target_os = "linux")]
+pub use crate::memory::sealed::SealedMemory;
 #[cfg(feature = "_sim")]
 pub use simulation::*;
 

@@ -30,8 +30,8 @@ struct Arrivals<'l> {
     next: Vec<Option<u64>>,
 }
 
-/// The pieces of a window: the rank, its message, and the pieces in it.
-type Window = Vec<(usize, Deposit, Vec<u8>)>;
+/// The pieces of a window: the rank, its message, and the bytes of the pieces, one after the other.
+type Window = Vec<(usize, Deposit, Bytes)>;
 
 impl<'l> Arrivals<'l> {
     fn new(links: &'l Links, wires: &'l [Wire], plan: &'l Plan, is_write: bool) -> Result<Self, Fault> {
@@ -52,13 +52,14 @@ impl<'l> Arrivals<'l> {
             if self.next[rank] != Some(window) {
                 continue;
             }
-            let body = wire.expect(Kind::Pieces, self.plan.body_max(), self.links.stall())?;
+            let (body, memory) = wire.expect_with(Kind::Pieces, self.plan.body_max(), self.links.stall())?;
             self.links.go_on()?;
-            let deposit = Deposit::of_body(&body, self.plan, window, self.is_write);
-            let deposit = deposit.ok_or_else(|| wire.stranger(format!("no pieces of window {window}")))?;
+            let message = Deposit::of_message(body, memory, self.plan, window, self.is_write);
+            let stranger = || wire.stranger(format!("no pieces of window {window}"));
+            let (deposit, found) = message.ok_or_else(stranger)?;
             self.next[rank] = deposit.next;
-            bytes += (body.len() - deposit.bytes_at) as u64;
-            arrived.push((rank, deposit, body));
+            bytes += found.len() as u64;
+            arrived.push((rank, deposit, found));
             // More than the window has: pieces overlap, and the rest needs no memory.
             if bytes > self.plan.window {
                 break;
@@ -104,8 +105,8 @@ fn write_arrivals(
     while let Some((window, arrived)) = arrivals.receive()? {
         let mut deposits: Vec<Vec<(u64, Bytes)>> = wires.iter().map(|_| Vec::new()).collect();
         let mut pieces = Vec::with_capacity(arrived.len());
-        for (rank, deposit, body) in arrived {
-            deposits[rank] = deposit.with_bytes(body);
+        for (rank, deposit, found) in arrived {
+            deposits[rank] = deposit.with_bytes(&found);
             pieces.push((rank, deposit));
         }
         if let Some((one, other, offset)) = overlap(&pieces) {
@@ -186,11 +187,8 @@ pub(super) fn read(links: &Links, wires: &[Wire], plan: &Plan, call: &Call) -> R
                 read.ranks.iter().try_for_each(|(rank, pieces)| {
                     let mut frame = Frame::new(Kind::Bytes);
                     frame.put(read.window);
-                    frame.reserve(pieces.iter().map(|piece| piece.end - piece.start).sum());
-                    for (index, range) in places(&read.ranges, pieces) {
-                        frame.put_bytes(&blocks[index][range]);
-                    }
-                    wires[*rank].send(frame, links.stall())?;
+                    let found = places(&read.ranges, pieces).map(|(index, range)| &blocks[index][range]);
+                    wires[*rank].send_with(frame, &found.collect::<Vec<_>>(), links.stall())?;
                     links.go_on()
                 })
             });

@@ -4,6 +4,7 @@ use std::thread;
 
 use bytes::Bytes;
 use forebay::ErrorKind;
+use forebay::internal::SealedMemory;
 
 use super::call::{Call, Entry, Share, durability_of, is_window};
 use super::links::{Links, join, spawn};
@@ -101,16 +102,15 @@ fn send(links: &Links, plan: &Plan, view: &View, bytes: Option<&Bytes>) -> Resul
         wire.send(first_frame(turns.first(aggregator)), links.rank_stall())?;
     }
     for turn in turns {
-        let mut frame = pieces_frame(plan, view, &turn);
+        let mut found: Vec<&[u8]> = Vec::new();
         if let Some(bytes) = bytes {
-            let pieces = || view.pieces_in(plan.range(turn.window));
-            frame.reserve(pieces().map(|piece| piece.end - piece.start).sum());
-            for piece in pieces() {
+            for piece in view.pieces_in(plan.range(turn.window)) {
                 let at = piece.at as usize;
-                frame.put_bytes(&bytes[at..at + (piece.end - piece.start) as usize]);
+                found.push(&bytes[at..at + (piece.end - piece.start) as usize]);
             }
         }
-        links.aggregators[turn.aggregator].send(frame, links.rank_stall())?;
+        let frame = pieces_frame(plan, view, &turn);
+        links.aggregators[turn.aggregator].send_with(frame, &found, links.rank_stall())?;
     }
     Ok(())
 }
@@ -129,10 +129,11 @@ fn receive(links: &Links, plan: &Plan, view: &View) -> Result<Vec<u8>, Fault> {
         let mut fill = || {
             for turn in Turns::new(*plan, view) {
                 let wire = &links.aggregators[turn.aggregator];
-                let body = wire.expect(Kind::Bytes, plan.body_max(), links.rank_stall())?;
+                let (body, memory) = wire.expect_with(Kind::Bytes, plan.body_max(), links.rank_stall())?;
                 let mut rest = Body(&body);
                 let mut fits = rest.take() == Some(turn.window);
-                let mut rest = rest.0;
+                fits &= memory.is_none() || rest.0.is_empty();
+                let mut rest = memory.as_ref().map_or(rest.0, SealedMemory::bytes);
                 for piece in view.pieces_in(plan.range(turn.window)) {
                     let (at, len) = (piece.at as usize, (piece.end - piece.start) as usize);
                     let Some((found, behind)) = rest.split_at_checked(len) else {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use forebay::internal::SealedMemory;
 
 use super::wire::{Body, Frame, Kind};
 use crate::view::View;
@@ -228,12 +229,30 @@ impl Deposit {
         (is_later && is_whole && !pieces.is_empty()).then_some(Deposit { next, pieces, bytes_at })
     }
 
-    /// Returns the pieces with their bytes, of which `body` is the whole message.
-    pub(super) fn with_bytes(&self, body: Vec<u8>) -> Vec<(u64, Bytes)> {
-        let (body, mut at) = (Bytes::from(body), self.bytes_at);
+    /// Reads the message about a window with its bytes, which are the end of the body or memory; `None` as [`of_body`](Self::of_body).
+    pub(super) fn of_message(
+        body: Vec<u8>,
+        memory: Option<SealedMemory>,
+        plan: &Plan,
+        window: u64,
+        is_write: bool,
+    ) -> Option<(Deposit, Bytes)> {
+        let deposit = Deposit::of_body(&body, plan, window, is_write && memory.is_none())?;
+        let Some(memory) = memory else {
+            let bytes = Bytes::from(body).slice(deposit.bytes_at..);
+            return Some((deposit, bytes));
+        };
+        let bytes: u64 = deposit.pieces.iter().map(|piece| piece.end - piece.start).sum();
+        let is_whole = is_write && memory.bytes().len() as u64 == bytes;
+        is_whole.then(|| (deposit, Bytes::from_owner(memory)))
+    }
+
+    /// Returns the pieces with their bytes, which are one after the other in `all`.
+    pub(super) fn with_bytes(&self, all: &Bytes) -> Vec<(u64, Bytes)> {
+        let mut at = 0;
         let cut = |piece: &Range<u64>| {
             let end = at + (piece.end - piece.start) as usize;
-            let bytes = body.slice(at..end);
+            let bytes = all.slice(at..end);
             at = end;
             (piece.start, bytes)
         };

@@ -1,14 +1,19 @@
 //! Connections between ranks: frames of a kind and a length, each with a deadline, and the faults of a collective.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSlice, PipeReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay::internal::SealedMemory;
 use forebay::{Error, ErrorKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::net::{AddressFamily, sockopt};
 
-use crate::rendezvous::{read_full, write_full};
+use crate::rendezvous::{read_full, receive_descriptors, send_descriptors, write_full};
 
 /// The length of a frame's head: its kind, and the length of its body.
 const HEAD_LEN: usize = 5;
@@ -16,6 +21,11 @@ const HEAD_LEN: usize = 5;
 const BODY_STEP: usize = 1 << 20;
 /// The longest body of a frame without pieces.
 pub(super) const SMALL: usize = 1 << 20;
+/// The bit of a kind whose bytes follow as memory, behind the body.
+const SHARED: u8 = 1 << 7;
+/// The number of bytes from which on processes of a host pass memory. It costs about twenty system calls, as many as so many bytes on
+/// a socket, whose buffer they exceed.
+const SHARED_BYTES_MIN: usize = 256 << 10;
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,10 +204,6 @@ impl Frame {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Reserves memory for this many further bytes.
-    pub(super) fn reserve(&mut self, bytes: u64) {
-        self.0.reserve(bytes as usize);
-    }
 }
 
 /// The rest of a message that is being read.
@@ -241,9 +247,32 @@ impl Life {
     }
 }
 
+/// Copies bytes to memory without a name, and seals it; `None` where the system refuses it, or has too little.
+fn sealed(bytes: &[&[u8]]) -> Option<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut memory = File::from(memfd_create("forebay-ranks", flags).ok()?);
+    // As many as a call accepts.
+    for parts in bytes.chunks(1024) {
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            match memory.write_vectored(rest).ok()? {
+                0 => return None,
+                count => IoSlice::advance_slices(&mut rest, count),
+            }
+        }
+    }
+    fcntl_add_seals(&memory, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW).ok()?;
+    Some(memory)
+}
+
 /// A connection to another rank. One thread sends and one receives at a time.
 pub(super) struct Wire {
     stream: TcpStream,
+    /// Whether the other side is a process of this host, which can get descriptors.
+    is_near: bool,
+    /// The end of a pipe whose other end went with the last memory: that is closed once the memory has arrived.
+    receipt: Mutex<Option<PipeReader>>,
     /// On a connection of pieces, whose other side may have to wait for third ranks: limits count from the last sign of life.
     life: Option<Arc<Life>>,
     /// The other side, for people: `rank 3`.
@@ -257,6 +286,8 @@ impl Wire {
     /// A connection between a rank and rank 0.
     pub(super) fn control(stream: TcpStream, rank: u32) -> Wire {
         Wire {
+            is_near: sockopt::socket_domain(&stream) == Ok(AddressFamily::UNIX),
+            receipt: Mutex::default(),
             stream,
             life: None,
             peer: format!("rank {rank}"),
@@ -288,8 +319,64 @@ impl Wire {
         sent.map_err(|error| self.fault(&error, "accepted nothing", within))
     }
 
-    /// Receives a message, with a body of at most `limit` bytes.
+    /// Sends a message with bytes of a file: as memory to a process of this host if they are many, else as the end of the body. Memory
+    /// waits for the arrival of the memory before it, so that one is under way at most.
+    pub(super) fn send_with(&self, mut frame: Frame, bytes: &[&[u8]], within: Duration) -> Result<(), Fault> {
+        let len: usize = bytes.iter().map(|part| part.len()).sum();
+        if self.is_near && len >= SHARED_BYTES_MIN {
+            self.wait_for_receipt(within)?;
+            if let (Some(memory), Ok((receipt, given))) = (sealed(bytes), io::pipe()) {
+                *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
+                frame.0[0] |= SHARED;
+                self.send(frame, within)?;
+                let begin = Instant::now();
+                let descriptors = [memory.as_fd(), given.as_fd()];
+                let sent = send_descriptors(&self.stream, descriptors, || self.until(begin, within));
+                return sent.map_err(|error| self.fault(&error, "accepted nothing", within));
+            }
+        }
+        frame.0.reserve(len);
+        bytes.iter().for_each(|part| frame.put_bytes(part));
+        self.send(frame, within)
+    }
+
+    /// Waits until the last memory has arrived, or the connection has ended, which the next message notices.
+    fn wait_for_receipt(&self, within: Duration) -> Result<(), Fault> {
+        let receipt = self.receipt.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(receipt) = receipt else { return Ok(()) };
+        let begin = Instant::now();
+        loop {
+            let left = self.until(begin, within).saturating_duration_since(Instant::now());
+            let limit = Timespec::try_from(left).ok();
+            // Without events: the end of a connection is always reported.
+            let of_stream = PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::empty());
+            let mut ends = [PollFd::from_borrowed_fd(receipt.as_fd(), PollFlags::IN), of_stream];
+            match poll(&mut ends, limit.as_ref()) {
+                Ok(0) if left.is_zero() => {
+                    return Err(self.fault(&io::ErrorKind::TimedOut.into(), "accepted nothing", within));
+                }
+                // A sign of life may have arrived meanwhile.
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+
+    /// Receives a message without memory, with a body of at most `limit` bytes.
     pub(super) fn receive(&self, limit: usize, within: Duration) -> Result<(Kind, Vec<u8>), Fault> {
+        match self.receive_with(limit, within)? {
+            (kind, body, None) => Ok((kind, body)),
+            (kind, ..) => Err(self.stranger(format!("{kind:?} with memory"))),
+        }
+    }
+
+    /// Receives a message, with a body and memory of at most `limit` bytes each.
+    fn receive_with(
+        &self,
+        limit: usize,
+        within: Duration,
+    ) -> Result<(Kind, Vec<u8>, Option<SealedMemory>), Fault> {
         let begin = Instant::now();
         let until = || self.until(begin, within);
         let fault = |error: io::Error| self.fault(&error, "sent nothing", within);
@@ -297,7 +384,9 @@ impl Wire {
         read_full(&self.stream, &mut head, until).map_err(fault)?;
         let [kind, len @ ..] = head;
         let len = u32::from_le_bytes(len) as usize;
-        let Some(kind) = KINDS.get(usize::from(kind)).copied().filter(|_| len <= limit) else {
+        let is_shared = kind & SHARED != 0;
+        let found = KINDS.get(usize::from(kind & !SHARED)).copied();
+        let Some(kind) = found.filter(|_| len <= limit && (self.is_near || !is_shared)) else {
             return Err(self.stranger(format!("a message of kind {kind} with {len} bytes")));
         };
         // Memory is allocated as the bytes arrive, not because a head announces them.
@@ -310,14 +399,38 @@ impl Wire {
             body.resize(filled + step, 0);
             read_full(&self.stream, &mut body[filled..], until).map_err(fault)?;
         }
-        Ok((kind, body))
+        if !is_shared {
+            return Ok((kind, body, None));
+        }
+        let descriptors = receive_descriptors(&self.stream, until).map_err(fault)?;
+        // The second one is the receipt: it is closed at the end of this function.
+        let [memory, _receipt] = &descriptors[..] else {
+            let text = format!("no descriptor is free for memory of {}", self.peer);
+            return Err(Fault::cause(ErrorKind::Io, text));
+        };
+        let memory = SealedMemory::map(memory.as_fd(), limit);
+        let memory = memory.map_err(|error| self.stranger(format!("memory that is refused: {error}")))?;
+        Ok((kind, body, Some(memory)))
     }
 
-    /// Receives a message of this kind.
+    /// Receives a message of this kind, without memory.
     pub(super) fn expect(&self, kind: Kind, limit: usize, within: Duration) -> Result<Vec<u8>, Fault> {
-        match self.receive(limit, within)? {
-            (found, body) if found == kind => Ok(body),
-            (found, _) => Err(self.stranger(format!("{found:?} where {kind:?} is due"))),
+        match self.expect_with(kind, limit, within)? {
+            (body, None) => Ok(body),
+            _ => Err(self.stranger(format!("{kind:?} with memory"))),
+        }
+    }
+
+    /// Receives a message of this kind: its body, and the bytes that it has as memory.
+    pub(super) fn expect_with(
+        &self,
+        kind: Kind,
+        limit: usize,
+        within: Duration,
+    ) -> Result<(Vec<u8>, Option<SealedMemory>), Fault> {
+        match self.receive_with(limit, within)? {
+            (found, body, memory) if found == kind => Ok((body, memory)),
+            (found, ..) => Err(self.stranger(format!("{found:?} where {kind:?} is due"))),
         }
     }
 
@@ -360,8 +473,9 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use std::net::TcpListener;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -403,6 +517,43 @@ mod tests {
         }
         wire.sever();
         assert_eq!(other.receive(100, LONG).unwrap_err().text, "rank 0 is gone");
+    }
+
+    /// Many bytes go to a process of the same host as memory: one at a time, and only if they cannot change any more.
+    #[test]
+    fn many_bytes_are_memory_on_a_host() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let wire = |stream: UnixStream| Wire::control(TcpStream::from(OwnedFd::from(stream)), 3);
+        let (one, other) = (wire(one), wire(other));
+        let bytes: Vec<u8> = (0..SHARED_BYTES_MIN).map(|number| number as u8).collect();
+        let parts: Vec<&[u8]> = bytes.chunks(77).collect();
+        let send = |parts: &[&[u8]], within| one.send_with(Frame::new(Kind::Pieces), parts, within);
+        let receive = || other.expect_with(Kind::Pieces, SHARED_BYTES_MIN, LONG);
+        send(&parts, LONG).unwrap();
+        assert_eq!(send(&parts, Duration::ZERO).unwrap_err().evidence, Evidence::Silent, "no receipt");
+        let (body, memory) = receive().unwrap();
+        assert!(body.is_empty() && memory.unwrap().bytes() == bytes);
+        send(&parts[1..3], LONG).unwrap();
+        let (body, memory) = receive().unwrap();
+        assert!(body == bytes[77..3 * 77] && memory.is_none());
+
+        let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let send_open = || {
+            let mut frame = Frame::new(Kind::Pieces);
+            frame.0[0] |= SHARED;
+            one.send(frame, LONG).unwrap();
+            send_descriptors(&one.stream, [open.as_fd(), open.as_fd()], || Instant::now() + LONG).unwrap();
+        };
+        send_open();
+        assert!(receive().unwrap_err().text.contains("memory that is refused"));
+        send_open();
+        assert!(other.receive(SMALL, LONG).is_err());
+        // Memory is for messages that may have some.
+        send(&parts, LONG).unwrap();
+        assert!(other.receive(SMALL, LONG).unwrap_err().text.contains("with memory"));
+        let (far, mut stream) = pair();
+        stream.write_all(&[Kind::Pieces as u8 | SHARED, 0, 0, 0, 0]).unwrap();
+        assert_eq!(far.receive(SMALL, LONG).unwrap_err().kind, ErrorKind::InvalidInput);
     }
 
     /// A rank waited for an aggregator that received from others, and failed after one deadline though all were at work.

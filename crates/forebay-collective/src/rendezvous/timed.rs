@@ -1,8 +1,18 @@
 //! Transfers on a connection until a deadline.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::TcpStream;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// The descriptors that travel together.
+const DESCRIPTORS: usize = 2;
 
 /// Fills `into` from the connection.
 ///
@@ -42,6 +52,51 @@ pub(crate) fn write_full(
         }
     }
     Ok(())
+}
+
+/// Sends descriptors with one byte on a socket of this host, with the errors of [`read_full`].
+pub(crate) fn send_descriptors(
+    stream: &TcpStream,
+    descriptors: [BorrowedFd<'_>; DESCRIPTORS],
+    deadline: impl Fn() -> Instant,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    loop {
+        stream.set_write_timeout(Some(time_left(deadline())?))?;
+        match sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(error) => retry(error.into())?,
+        }
+    }
+}
+
+/// Receives the byte and the descriptors of [`send_descriptors`], fewer where this process has none free, with the errors of
+/// [`read_full`].
+pub(crate) fn receive_descriptors(
+    stream: &TcpStream,
+    deadline: impl Fn() -> Instant,
+) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    loop {
+        stream.set_read_timeout(Some(time_left(deadline())?))?;
+        let into = &mut [IoSliceMut::new(&mut byte)];
+        match recvmsg(stream, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) if message.bytes == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => break,
+            Err(error) => retry(error.into())?,
+        }
+    }
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    Ok(descriptors)
 }
 
 /// Returns how long a call may wait; never zero, which sockets refuse.

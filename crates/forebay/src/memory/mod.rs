@@ -3,3 +3,5 @@
 pub(crate) mod arena;
 pub(crate) mod block;
 pub(crate) mod lent;
+#[cfg(target_os = "linux")]
+pub(crate) mod sealed;
