@@ -221,7 +221,9 @@ impl Ranks {
             // A forked child has the parent's connections, and must not use them.
             if origin.is_elsewhere() {
                 let error = FileInternals::of(&file).error("ranks", ErrorKind::Forked);
-                return Err(error.with_note("the connections are the parent's: ranks meet again in the child"));
+                return Err(
+                    error.with_note("the connections are the parent's: ranks meet again in the child")
+                );
             }
             // A closed engine ends the call on all ranks.
             if FileInternals::of(&file).is_forked() {

@@ -152,9 +152,8 @@ fn check_lock(links: &Links, plan: &Plan, call: &Call) -> Result<(), Fault> {
     if !plan.is_locked || links.rank == 0 {
         return Ok(());
     }
-    let look = call.perform("look at the lock", links.deadline, |file| async move {
-        file_lock::is_locked(&file).await
-    });
+    let look = call
+        .perform("look at the lock", links.deadline, |file| async move { file_lock::is_locked(&file).await });
     if look? {
         return Ok(());
     }

@@ -203,7 +203,6 @@ impl Frame {
     pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
-
 }
 
 /// The rest of a message that is being read.

@@ -59,9 +59,8 @@ impl Network {
         let mut is_made = ip(&format!("netns add {middle}"));
         for host in 0..HOSTS {
             let space = self.space(host);
-            is_made = is_made
-                && ip(&format!("netns add {space}"))
-                && ip(&format!("-n {space} link set lo up"));
+            is_made =
+                is_made && ip(&format!("netns add {space}")) && ip(&format!("-n {space} link set lo up"));
         }
         for (host, address) in addresses.iter().enumerate() {
             let space = self.space(host);

@@ -321,7 +321,8 @@ impl StoreCore {
         }
         if !has_room && needed > segment {
             let (bytes, most) = (ready.logged().len(), (segment - LOG_ROOM) / 2);
-            let what = format!("a batch of deletes of {bytes} bytes, and the log of a full store takes {most}");
+            let what =
+                format!("a batch of deletes of {bytes} bytes, and the log of a full store takes {most}");
             return self.refuse_batch(&what);
         }
         if !commit.sealed.is_empty() {

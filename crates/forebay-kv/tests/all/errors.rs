@@ -93,7 +93,7 @@ fn a_store_whose_engine_was_closed_is_named() {
     let store = open(&engine, &dir);
     let keyspace = store.default_keyspace();
     keyspace.put("a", "1").wait().unwrap();
-    engine.close().wait().unwrap();
+    engine.clone().close().wait().unwrap();
     for error in [
         keyspace.put("b", "2").wait().unwrap_err(),
         keyspace.delete("a").relaxed().wait().unwrap_err(),

@@ -551,9 +551,10 @@ impl File {
         patience: Duration,
     ) -> Waitable<impl Future<Output = Result<()>> + use<>> {
         let file = self.clone();
-        Waitable::new("lock_within", async move {
-            file.until_free(patience, |file| file.try_lock(lock)).await
-        })
+        Waitable::new(
+            "lock_within",
+            async move { file.until_free(patience, |file| file.try_lock(lock)).await },
+        )
     }
 
     /// Tries to lock until no other holder has a conflicting lock, for about `patience`.
