@@ -20,7 +20,7 @@ use crate::values::{COUNT_BYTES, Values};
 use crate::wait::wake_all;
 use line::Line;
 use memory::{Hint, InFlightGroup, Recent};
-use watch::Watch;
+use watch::{RoomWatch, Watch};
 
 mod duty;
 mod end;
@@ -113,8 +113,8 @@ pub(crate) struct QueueState {
     pending: usize,
     /// Appends that wait for room.
     line: Line,
-    /// Waits for room without a place in that line, each with record 0; all of them are woken when space may be free.
-    watchers: Watch,
+    /// Waits for room without a place in that line.
+    watchers: RoomWatch,
     /// Waker of the log's task, while it waits for work; see [`duty`].
     writer: Option<Waker>,
     /// The last groups that had one append each, without one that had more.
@@ -205,7 +205,7 @@ impl Queue {
                 holes: index.holes().to_vec(),
                 pending: 0,
                 line: Line::default(),
-                watchers: Watch::default(),
+                watchers: RoomWatch::default(),
                 writer: None,
                 lone_groups: 0,
                 failed: None,
@@ -436,7 +436,7 @@ impl Queue {
                 state.line.is_kept(state.pending),
                 "a waiter that is neither called nor passed waits for bytes, or for one that is called"
             );
-            (state.watchers.clear(), reached, gone)
+            (state.watchers.fitting(&self.limits, state.pending), reached, gone)
         };
         wake_all(woken.drain(..).chain(watchers).chain(reached));
         gone

@@ -9,7 +9,7 @@ use forebay::Engine;
 use forebay_kv::{Result, Store};
 use forebay_sim::{Profile, World};
 use forebay_test::sweep::meter::{self, Attempt, count};
-use forebay_test::sweep::{Axis, Cost, Points, Sweep, content as value};
+use forebay_test::sweep::{Axis, Cost, Points, Step, Sweep, content as value};
 use futures::future::join_all;
 
 use crate::common::{self, key};
@@ -38,7 +38,12 @@ static FLUSHED_KEYSPACES: Axis = Axis {
     // The default one counts.
     range: 1..=9_999,
     crosses: &[],
-    steps: &[],
+    steps: &[Step {
+        range: 1..=64,
+        percent: 150,
+        neighbours: 400,
+        reason: "the next segment of the log, which is written in advance, is a large part of so few tables",
+    }],
     limit: None,
 };
 static FULL_KEY: Axis = Axis {

@@ -164,6 +164,6 @@ impl Line {
 }
 
 /// Returns whether a record fits; any record does if nothing is pending.
-fn fits(limits: &Limits, pending: usize, framed: usize) -> bool {
+pub(super) fn fits(limits: &Limits, pending: usize, framed: usize) -> bool {
     pending == 0 || pending.saturating_add(framed) <= limits.pending_bytes
 }

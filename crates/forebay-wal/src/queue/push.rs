@@ -87,6 +87,8 @@ impl Queue {
             }
             let asker = if waker.is_some() { Asker::Waits(*place) } else { Asker::Tries };
             state.call(self, &mut woken);
+            // Those that wait for room wait for writes.
+            let is_deferred = is_deferred && state.watchers.is_empty();
             let mut is_turn = state.line.is_turn(&self.limits, state.pending, framed, asker);
             if is_turn
                 && !large
@@ -184,7 +186,7 @@ impl Queue {
         if state.line.is_turn(&self.limits, state.pending, framed, Asker::Tries) {
             return Poll::Ready(Ok(()));
         }
-        state.watchers.wait(0, id, waker);
+        state.watchers.wait(framed, id, waker);
         let writer = state.end_deferral();
         drop(state);
         wake_all(writer);
@@ -193,7 +195,7 @@ impl Queue {
 
     /// Forgets a waiter for room.
     pub(crate) fn leave_room(&self, id: u64) {
-        self.lock().watchers.leave(0, id);
+        self.lock().watchers.leave(id);
     }
 
     /// Returns a ticket that completes once everything queued before is durable.

@@ -1,7 +1,10 @@
-//! Waiters for a record number.
+//! Waiters for a record number, and for room.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
+
+use super::line::fits;
+use crate::queue::Limits;
 
 /// Wakers of those that wait until the numbers of records have passed theirs. A waiter costs an entry of the map; one
 /// that is not polled any more costs no other waiter anything.
@@ -48,6 +51,63 @@ impl Watch {
     /// Takes all wakers, because the log ends or has failed.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Waker> + use<> {
         std::mem::take(&mut self.waiters).into_values()
+    }
+}
+
+/// Wakers of those that wait for room, each with the bytes of its framed record. They have no place in the
+/// [line](super::line::Line): a waiter that is woken tries again, and may find that others were faster.
+#[derive(Debug, Default)]
+pub(crate) struct RoomWatch {
+    /// By a unique number.
+    waiters: BTreeMap<u64, (usize, Waker)>,
+    next_id: u64,
+}
+
+impl RoomWatch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Keeps a waker until the record fits. `id` is the waiter's number, once it has one.
+    pub(super) fn wait(&mut self, framed: usize, id: &mut Option<u64>, waker: &Waker) {
+        let id = *id.get_or_insert_with(|| {
+            self.next_id += 1;
+            self.next_id
+        });
+        match self.waiters.get_mut(&id) {
+            Some((_, known)) => known.clone_from(waker),
+            None => drop(self.waiters.insert(id, (framed, waker.clone()))),
+        }
+    }
+
+    /// Forgets a waiter.
+    pub(super) fn leave(&mut self, id: u64) {
+        self.waiters.remove(&id);
+    }
+
+    /// Takes the wakers of the first ones whose records fit together beside `pending` bytes. If none are pending it takes all: no
+    /// write would wake the others if these do not append. Ten thousand that wait would otherwise all look at each write.
+    pub(super) fn fitting(&mut self, limits: &Limits, mut pending: usize) -> impl Iterator<Item = Waker> + use<> {
+        let taken = if pending == 0 {
+            std::mem::take(&mut self.waiters)
+        } else {
+            let first_too_long = self.waiters.iter().find_map(|(id, (framed, _))| {
+                if fits(limits, pending, *framed) {
+                    pending = pending.saturating_add(*framed);
+                    None
+                } else {
+                    Some(*id)
+                }
+            });
+            let rest = first_too_long.map_or_else(BTreeMap::new, |id| self.waiters.split_off(&id));
+            std::mem::replace(&mut self.waiters, rest)
+        };
+        taken.into_values().map(|(_, waker)| waker)
+    }
+
+    /// Takes all wakers.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.waiters).into_values().map(|(_, waker)| waker)
     }
 }
 
