@@ -87,7 +87,11 @@ impl RoomWatch {
 
     /// Takes the wakers of the first ones whose records fit together beside `pending` bytes. If none are pending it takes all: no
     /// write would wake the others if these do not append. Ten thousand that wait would otherwise all look at each write.
-    pub(super) fn fitting(&mut self, limits: &Limits, mut pending: usize) -> impl Iterator<Item = Waker> + use<> {
+    pub(super) fn fitting(
+        &mut self,
+        limits: &Limits,
+        mut pending: usize,
+    ) -> impl Iterator<Item = Waker> + use<> {
         let taken = if pending == 0 {
             std::mem::take(&mut self.waiters)
         } else {
