@@ -28,7 +28,8 @@ impl SealedMemory {
     pub fn map(memory: BorrowedFd<'_>, len_max: usize) -> io::Result<SealedMemory> {
         let seals = fcntl_get_seals(memory)?;
         let len = usize::try_from(fstat(memory)?.st_size).unwrap_or_default();
-        if !seals.contains(SealFlags::WRITE | SealFlags::SHRINK) || len == 0 || len > len_max {
+        let needed = SealFlags::WRITE | SealFlags::SHRINK;
+        if !seals.contains(needed) || len == 0 || len > len_max {
             return Err(io::Error::other("it is not sealed, or has a wrong length"));
         }
         // Private, as kernels before 6.7 refuse a shared mapping of what is sealed: its pages are the file's until they are written.
