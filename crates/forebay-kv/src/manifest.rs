@@ -19,6 +19,7 @@ pub(crate) mod edit;
 mod frame;
 mod state;
 pub(crate) mod version;
+pub(crate) mod work_index;
 
 pub(crate) use edit::Edit;
 pub(crate) use state::ManifestState;

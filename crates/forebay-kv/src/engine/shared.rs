@@ -467,6 +467,8 @@ impl StoreCore {
         also: impl FnOnce(&mut Commit),
     ) -> Result<()> {
         let edit = &Edit { log_end: Some(self.wal.durable_end()), ..edit.clone() };
+        // Of thousands of keyspaces the edit changes a few.
+        let losing = self.manifest.with(|state| state.keyspaces_of(&edit.removed));
         self.manifest.apply(edit).await.map_err(|error| self.unless_closed(error))?;
         self.look_at_logs();
         let mut retired: Vec<Arc<TableFile>> = Vec::new();
@@ -478,10 +480,11 @@ impl StoreCore {
         let leaves: BTreeSet<u32> = edit.removed.iter().copied().filter(|id| !stays.contains(id)).collect();
         {
             let mut commit = self.lock();
+            let losing_levels = losing.iter().filter_map(|id| commit.version.keyspace(*id));
+            let tables = losing_levels.flat_map(|levels| levels.tables());
             let is_removed = |table: &&Arc<Table>| leaves.contains(&table.id());
-            let removed: Vec<_> =
-                commit.version.tables().map(|(_, table)| table).filter(is_removed).cloned().collect();
-            let mut next = commit.version.edited(&edit.removed, added);
+            let removed: Vec<_> = tables.map(|(_, table)| table).filter(is_removed).cloned().collect();
+            let mut next = commit.version.edited(&edit.removed, &losing, added);
             for ((id, name), known) in edit.keyspaces.iter().zip(known) {
                 next.add_keyspace(*id, name, edit.unlogged.contains(id), known);
             }
@@ -509,10 +512,10 @@ impl StoreCore {
 
     /// Updates how much writers are slowed.
     pub(super) fn pace(&self) {
+        let how = self.pick_how();
         let look = |view: &View| {
-            let version = &view.version;
-            let level0 = version.level0_max().max(crowd(version.level0_tables(), &self.budget));
-            (level0, pick::pending_bytes(version, &self.pick_how()))
+            let (most, all) = pick::level0_tables(&view.version, &how);
+            (most.max(crowd(all, &self.budget)), pick::pending_bytes(&view.version, &how))
         };
         let (level0, pending) = self.with_view(look);
         self.write_stall.set_pending_bytes(pending);

@@ -284,7 +284,7 @@ impl Scene {
             let mut files = Files::new(&self.engine, home, &cache, &self.files).kept(&state.kept);
             let opened = Table::open_all(&mut files, &named).await?;
             let levels = state.tables.values().map(|(level, _)| *level);
-            version = version.edited(&[], &levels.zip(opened).collect::<Vec<_>>());
+            version = version.edited(&[], &Default::default(), &levels.zip(opened).collect::<Vec<_>>());
         }
         // Behind all inner levels, which have the memory first.
         for some in version.with_kept_filters(&self.options).chunks(opened_at_once(&self.files)) {

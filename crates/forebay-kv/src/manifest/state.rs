@@ -126,6 +126,11 @@ impl ManifestState {
         self.tables.contains_key(&id) || self.kept.contains_key(&id)
     }
 
+    /// Returns the keyspaces of these tables.
+    pub(crate) fn keyspaces_of(&self, tables: &[u32]) -> BTreeSet<u32> {
+        tables.iter().filter_map(|id| self.tables.get(id)).map(|(_, table)| table.keyspace).collect()
+    }
+
     /// Returns the edit that builds this state from nothing.
     pub(crate) fn to_edit(&self) -> Edit {
         let implied = self.keyspaces.last_key_value().map_or(0, |(last, _)| last.saturating_add(1));

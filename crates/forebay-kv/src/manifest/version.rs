@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use super::work_index::{Needs, WorkIndex};
 use crate::cache::{Cache, Pin, PinPurpose};
 use crate::options::{FilterPolicy, Options};
 use crate::table::{Table, TableFile};
@@ -33,6 +34,11 @@ pub(crate) struct Version {
     keyspaces: BTreeMap<u32, Arc<Levels>>,
     /// Whether a keyspace was ever dropped.
     has_dropped: bool,
+    /// The work of an earlier version; the keyspaces that have changed since, with the needs that it has of them; and the work of
+    /// this version, once it was asked for.
+    earlier_work: Arc<WorkIndex>,
+    changed: BTreeMap<u32, Option<Needs>>,
+    work: OnceLock<Arc<WorkIndex>>,
 }
 
 /// The tables of one keyspace.
@@ -53,16 +59,6 @@ pub(crate) struct Levels {
     needs: OnceLock<Needs>,
     /// The pin for the memory of the keyspace.
     _known: Arc<Pin>,
-}
-
-/// What compaction has to do with the tables of a keyspace, as far as it follows from them alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Needs {
-    /// The bytes to move out of levels with targets.
-    pub(crate) pending_bytes: u64,
-    /// Whether some work does not wait for rest, and whether some does not where all keyspaces together have many tables in level 0.
-    pub(crate) is_urgent: bool,
-    pub(crate) is_urgent_if_crowded: bool,
 }
 
 /// Tables of a level, shared with the ranges that pass them.
@@ -87,13 +83,14 @@ impl ValueFile {
 
 impl Levels {
     fn new(name: &str, is_unlogged: bool, known: Pin) -> Levels {
-        let (levels, values, unpacked_leaf_bytes) = (Default::default(), BTreeMap::new(), 0);
+        // Most levels of most keyspaces stay empty.
+        let empty = Tables::default();
         Levels {
             name: Arc::from(name),
             is_unlogged,
-            levels,
-            unpacked_leaf_bytes,
-            values,
+            levels: std::array::from_fn(|_| empty.clone()),
+            unpacked_leaf_bytes: 0,
+            values: BTreeMap::new(),
             has_expiring: false,
             needs: OnceLock::new(),
             _known: Arc::new(known),
@@ -108,6 +105,16 @@ impl Levels {
     /// Returns the tables of a level: newest first in level 0, in key order in the others.
     pub(crate) fn level(&self, level: usize) -> &[Arc<Table>] {
         self.levels.get(level).map_or(&[], |tables| tables.as_slice())
+    }
+
+    /// Returns all tables with their levels.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
+        (0..LEVELS).flat_map(move |level| self.level(level).iter().map(move |table| (level, table)))
+    }
+
+    /// Returns whether all tables have lower numbers than `upto`.
+    pub(crate) fn is_older(&self, upto: u32) -> bool {
+        self.tables().all(|(_, table)| table.id() < upto)
     }
 
     /// Returns the same list, to keep.
@@ -238,10 +245,7 @@ impl Version {
 
     /// Returns all tables with their levels.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
-        let levels = self.keyspaces.values();
-        levels.flat_map(|levels| {
-            (0..LEVELS).flat_map(move |level| levels.level(level).iter().map(move |table| (level, table)))
-        })
+        self.keyspaces.values().flat_map(|levels| levels.tables())
     }
 
     /// Returns the tables whose filters are kept while nothing else needs the memory.
@@ -257,24 +261,68 @@ impl Version {
 
     /// Returns a copy that lacks keyspaces with these numbers.
     pub(crate) fn without_keyspaces(&self, dropped: &[u32]) -> Version {
-        let mut next = self.clone();
-        next.keyspaces.retain(|id, _| !dropped.contains(id));
+        let mut next = self.successor();
+        for id in dropped {
+            next.note_changing(*id);
+            next.keyspaces.remove(id);
+        }
         next.has_dropped = true;
         next
     }
 
-    /// Returns a copy without some tables and with others added, each of which names its keyspace.
-    pub(crate) fn edited(&self, removed: &[u32], added: &[(u8, Arc<Table>)]) -> Version {
-        let mut next = self.clone();
+    /// Returns a copy with the same keyspaces, of which all tables are shared, to be changed.
+    fn successor(&self) -> Version {
+        let (earlier_work, changed) = match self.work.get() {
+            Some(work) => (work.clone(), BTreeMap::new()),
+            None => (self.earlier_work.clone(), self.changed.clone()),
+        };
+        let (keyspaces, has_dropped) = (self.keyspaces.clone(), self.has_dropped);
+        Version { keyspaces, has_dropped, earlier_work, changed, work: OnceLock::new() }
+    }
+
+    /// Notes that a keyspace is about to change, or to go.
+    fn note_changing(&mut self, keyspace: u32) {
+        let needs = self.keyspaces.get(&keyspace).and_then(|levels| levels.needs.get().copied());
+        self.changed.entry(keyspace).or_insert(needs);
+    }
+
+    /// Returns the work of all keyspaces; the first call finds out the needs of those that have changed.
+    pub(crate) fn work(&self, find: impl Fn(&Arc<Levels>) -> Needs) -> &WorkIndex {
+        self.work.get_or_init(|| {
+            let mut work = WorkIndex::clone(&self.earlier_work);
+            for (keyspace, before) in &self.changed {
+                if let Some(before) = before {
+                    work.remove(*keyspace, before);
+                }
+                if let Some(levels) = self.keyspaces.get(keyspace) {
+                    work.add(*keyspace, &levels.needs(|| find(levels)));
+                }
+            }
+            Arc::new(work)
+        })
+    }
+
+    /// Returns a copy without some tables, which the keyspaces in `losing` have, and with others added, each of which names its
+    /// keyspace. It copies the list of keyspaces, and looks at those alone that lose or gain tables.
+    pub(crate) fn edited(
+        &self,
+        removed: &[u32],
+        losing: &BTreeSet<u32>,
+        added: &[(u8, Arc<Table>)],
+    ) -> Version {
+        let mut next = self.successor();
         let removed: BTreeSet<u32> = removed.iter().copied().collect();
         let is_removed = |table: &Arc<Table>| removed.contains(&table.meta().id);
-        for levels in next.keyspaces.values_mut().filter(|_| !removed.is_empty()) {
-            if levels.levels.iter().any(|tables| tables.iter().any(is_removed)) {
-                let levels = Arc::make_mut(levels);
-                for tables in levels.levels.iter_mut().filter(|tables| tables.iter().any(is_removed)) {
-                    Arc::make_mut(tables).retain(|table| !is_removed(table));
-                }
-                levels.note_change();
+        let gaining = added.iter().map(|(_, table)| table.meta().keyspace);
+        let changed: BTreeSet<u32> = losing.iter().copied().chain(gaining).collect();
+        for keyspace in &changed {
+            next.note_changing(*keyspace);
+        }
+        for keyspace in losing {
+            let Some(levels) = next.keyspaces.get_mut(keyspace) else { continue };
+            let levels = Arc::make_mut(levels).levels.iter_mut();
+            for tables in levels.filter(|tables| tables.iter().any(is_removed)) {
+                Arc::make_mut(tables).retain(|table| !is_removed(table));
             }
         }
         for (level, table) in added {
@@ -282,7 +330,6 @@ impl Version {
                 Arc::make_mut(levels).add(usize::from(*level), table.clone());
             }
         }
-        let changed: BTreeSet<u32> = added.iter().map(|(_, table)| table.meta().keyspace).collect();
         for keyspace in changed {
             if let Some(levels) = next.keyspaces.get_mut(&keyspace) {
                 Arc::make_mut(levels).note_change();
@@ -299,16 +346,6 @@ impl Version {
     /// Returns the files without keys that have long values.
     pub(crate) fn kept_files(&self) -> impl Iterator<Item = &ValueFile> {
         self.keyspaces.values().flat_map(|levels| levels.values.values()).filter(|file| !file.is_table)
-    }
-
-    /// Returns the number of tables in level 0 of all keyspaces.
-    pub(crate) fn level0_tables(&self) -> usize {
-        self.keyspaces.values().map(|levels| levels.level(0).len()).sum()
-    }
-
-    /// Returns the largest number of tables in level 0 of any keyspace: the tables that a get has to search.
-    pub(crate) fn level0_max(&self) -> usize {
-        self.keyspaces.values().map(|levels| levels.level(0).len()).max().unwrap_or(0)
     }
 }
 

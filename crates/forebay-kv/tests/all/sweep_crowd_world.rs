@@ -183,8 +183,7 @@ fn keys_of_every_length_are_deleted_on_a_full_disk() {
 fn the_points_between() {
     puts_under_way(Axis::all_points);
     full_keys(Axis::all_points);
-    // Each point makes all of its keyspaces. Whatever chooses a compaction looks at all of them: 4,096 take minutes without
-    // optimisation.
+    // Each point makes all of its keyspaces. Each edit of the manifest copies the list of them.
     keyspaces(|axis: &Axis| {
         axis.points().into_iter().filter(|at| at.is_power_of_two() && *at <= 1_024).collect()
     });

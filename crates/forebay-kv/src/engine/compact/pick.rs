@@ -28,7 +28,7 @@ use crate::table::{Leave, TABLE_MEMORY, Table, TableMeta};
 mod needs;
 mod range_descent;
 
-pub(crate) use needs::{is_urgent, pending_bytes};
+pub(crate) use needs::{is_urgent, level0_tables, pending_bytes};
 pub(crate) use range_descent::Descent;
 
 /// The length above which values are long for compaction, which reads them one by one.
@@ -319,11 +319,6 @@ impl<'l> Shape<'l> {
         let tables = (0..LAST).flat_map(|level| self.levels.level(level));
         let above: u64 = tables.map(|table| self.weight_at_rest(table, whole_bytes)).sum();
         above.saturating_add(more) > self.levels.bytes(LAST) / REST
-    }
-
-    /// Returns whether all tables have lower numbers than `upto`.
-    fn is_older(&self, upto: u32) -> bool {
-        (0..LEVELS).all(|level| self.levels.level(level).iter().all(|table| table.id() < upto))
     }
 
     /// Returns the level that must shrink so that the store uses less space at rest.
@@ -634,13 +629,23 @@ fn expired_bytes(meta: &TableMeta, now_s: u64) -> u64 {
 
 /// Returns whether the tables of level 0 of all keyspaces use much memory.
 fn is_crowded(version: &Version, how: &How<'_>) -> bool {
-    version.level0_tables() as u64 * TABLE_MEMORY > how.budget.cache / CROWDED_PART
+    level0_tables(version, how).1 as u64 * TABLE_MEMORY > how.budget.cache / CROWDED_PART
 }
 
 /// Returns the keyspaces with tables; of many there may be few.
 fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32, Shape<'v>)> {
-    let is_crowded = is_crowded(version, how);
     let keyspaces = version.keyspaces().filter(|(_, levels)| !levels.is_empty());
+    shapes_of(version, how, keyspaces.map(|(keyspace, _)| keyspace))
+}
+
+/// Returns the keyspaces with these numbers.
+fn shapes_of<'v>(
+    version: &'v Version,
+    how: &How<'_>,
+    keyspaces: impl Iterator<Item = u32>,
+) -> impl Iterator<Item = (u32, Shape<'v>)> {
+    let is_crowded = is_crowded(version, how);
+    let keyspaces = keyspaces.filter_map(move |keyspace| Some((keyspace, version.keyspace(keyspace)?)));
     keyspaces.map(move |(keyspace, levels)| (keyspace, Shape { is_crowded, ..Shape::of(levels, how) }))
 }
 
@@ -650,7 +655,8 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
 /// overwritten values down, within the spare bytes. The keyspaces in `stuck` have no job.
 pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32, stuck: &BTreeSet<u32>) -> Option<Job> {
     let shapes = || shapes(version, how).filter(|(keyspace, _)| !stuck.contains(keyspace));
-    let urgent = needs::urgent(version, how).filter(|(keyspace, _)| !stuck.contains(keyspace));
+    let (work, is_free) = (needs::work(version, how), |keyspace: &u32| !stuck.contains(keyspace));
+    let urgent = shapes_of(version, how, needs::most_urgent(version, how, stuck).into_iter());
     let worst = urgent.map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
@@ -659,7 +665,7 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32, stuck: &BTree
         return shape.pick(keyspace, level);
     }
     let stale = |(keyspace, shape): (u32, Shape<'_>)| {
-        let is_resting = shape.is_older(resting);
+        let is_resting = shape.levels.is_older(resting);
         let part = if is_resting { REST } else { EXPIRED };
         let empties = is_resting && !how.is_full;
         let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table, empties));
@@ -669,9 +675,12 @@ pub(crate) fn next(version: &Version, how: &How<'_>, resting: u32, stuck: &BTree
     let deleting = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.deleting()?);
     let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick_at_rest(keyspace, shape.restless()?);
     let overwriting = || shapes().filter_map(|(keyspace, shape)| shape.overwriting(keyspace));
-    shapes()
+    let rests = |keyspace: &u32| {
+        is_free(keyspace) && version.keyspace(*keyspace).is_some_and(|levels| levels.is_older(resting))
+    };
+    shapes_of(version, how, work.wasteful().filter(is_free))
         .find_map(stale)
-        .or_else(|| shapes().filter(|(_, shape)| shape.is_older(resting)).find_map(restless))
+        .or_else(|| shapes_of(version, how, work.restless().filter(rests)).find_map(restless))
         .or_else(|| shapes().filter(|_| how.is_full).find_map(deleting))
         .or_else(|| shapes().filter(|_| how.is_full).find_map(sparse))
         .or_else(|| overwriting().find(|(_, bytes)| *bytes <= how.spare_bytes).map(|(job, _)| job))
