@@ -85,28 +85,24 @@ impl RoomWatch {
         self.waiters.remove(&id);
     }
 
-    /// Takes the wakers of the first ones whose records fit together beside `pending` bytes. If none are pending it takes all: no
-    /// write would wake the others if these do not append. Ten thousand that wait would otherwise all look at each write.
-    pub(super) fn fitting(
-        &mut self,
-        limits: &Limits,
-        mut pending: usize,
-    ) -> impl Iterator<Item = Waker> + use<> {
-        let taken = if pending == 0 {
-            std::mem::take(&mut self.waiters)
-        } else {
-            let first_too_long = self.waiters.iter().find_map(|(id, (framed, _))| {
-                if fits(limits, pending, *framed) {
-                    pending = pending.saturating_add(*framed);
-                    None
-                } else {
-                    Some(*id)
-                }
-            });
-            let rest = first_too_long.map_or_else(BTreeMap::new, |id| self.waiters.split_off(&id));
-            std::mem::replace(&mut self.waiters, rest)
-        };
-        taken.into_values().map(|(_, waker)| waker)
+    /// Takes the wakers of those whose records fit together beside `pending` bytes, the first that came first. If none are pending it
+    /// takes all: no write would wake the others if these do not append. Ten thousand that wait would otherwise all look at each write.
+    /// A record that does not fit alone holds no other back: in a busy log bytes may always be pending.
+    pub(super) fn fitting(&mut self, limits: &Limits, pending: usize) -> Vec<Waker> {
+        if pending == 0 {
+            return self.clear().collect();
+        }
+        let (mut ids, mut together) = (Vec::new(), pending);
+        for (id, (framed, _)) in &self.waiters {
+            if fits(limits, together, *framed) {
+                together = together.saturating_add(*framed);
+                ids.push(*id);
+            } else if fits(limits, pending, *framed) {
+                // Its turn comes with the next write.
+                break;
+            }
+        }
+        ids.iter().filter_map(|id| self.waiters.remove(id)).map(|(_, waker)| waker).collect()
     }
 
     /// Takes all wakers.

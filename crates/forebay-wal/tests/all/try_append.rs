@@ -1,7 +1,15 @@
 //! Records are queued immediately or not at all.
 
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+
 use crate::common::{dir, engine, expected, open, options, record, records_wait};
-use forebay_wal::{ErrorKind, Lsn, Wal};
+use forebay_sim::{Profile, World};
+use forebay_wal::{ErrorKind, Lsn, Options, Wal};
+use futures::future::join;
 
 #[test]
 fn a_record_has_its_number_before_it_is_durable() {
@@ -118,4 +126,51 @@ fn thousands_of_tasks_wait_for_room_together() {
         wait.wait().unwrap();
     }
     wal.close().wait().unwrap();
+}
+
+/// Notes that it was woken.
+#[derive(Default)]
+struct Noted(AtomicBool);
+
+impl Wake for Noted {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Story: a task waited for room for a record longer than the limit of pending bytes, which fits only while nothing is pending. In a
+/// log that others kept busy all later waits for room, however short, waited with it: it was the first, and none was woken before it.
+#[test]
+fn a_long_record_that_waits_for_room_holds_no_short_one_back() {
+    let ran = World::new(1).disk(Profile::nand()).stalls_ppm(0).run(async |engine| {
+        // Each record has a group of its length.
+        let options = Options::new().segment_bytes(8 << 20).pending_bytes_max(12_000).group_bytes_max(4_096);
+        let (wal, _) = Wal::open(&engine, "/log", options.log_id(7)).await.unwrap();
+        let (noted, appended, woken_at) = (Arc::new(Noted::default()), Cell::new(0), Cell::new(None));
+        // Two records at any time, so that bytes are pending after each write.
+        let appends = async || {
+            for _ in 0..100 {
+                wal.append(&[7u8; 4_000]).await.unwrap();
+                appended.set(appended.get() + 1);
+                if woken_at.get().is_none() && noted.0.load(Ordering::Relaxed) {
+                    woken_at.set(Some(appended.get()));
+                }
+            }
+        };
+        let mut busy = pin!(join(appends(), appends()));
+        assert!(futures::poll!(busy.as_mut()).is_pending());
+        let waker = Waker::from(noted.clone());
+        let mut context = Context::from_waker(&waker);
+        let (mut long, mut short) = (wal.room(40_000), wal.room(5_000));
+        assert!(futures::poll!(&mut long).is_pending(), "8,000 bytes are pending");
+        assert!(Pin::new(&mut short).poll(&mut context).is_pending(), "8,000 bytes are pending");
+        busy.await;
+        // The first write leaves room for the short record, and only the last leaves nothing pending.
+        let is_early = woken_at.get().is_some_and(|appended| appended < 100);
+        assert!(is_early, "woken after {:?} appends", woken_at.get());
+        short.await.unwrap();
+        long.await.unwrap();
+        wal.close().await.unwrap();
+    });
+    ran.unwrap();
 }
