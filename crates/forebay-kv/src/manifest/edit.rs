@@ -208,9 +208,11 @@ impl Edit {
             }
         }
         if flags & SORTED != 0 {
+            // In the order of the tables, as well.
+            let mut tables = edit.added.iter_mut();
             for _ in 0..input.u32()? {
                 let (id, number) = (input.u32()?, input.u32()?);
-                edit.added.iter_mut().find(|(_, table)| table.id == id)?.1.number = number;
+                tables.find(|(_, table)| table.id == id)?.1.number = number;
             }
         }
         let known =
@@ -318,6 +320,17 @@ mod tests {
             assert_eq!(edit.is_extended(), edit.added.len() > 1, "it has long values");
             assert_eq!(Edit::decode(&edit.encode()), Some(edit));
         }
+    }
+
+    /// Story: of each sorted file the edit of the whole state was searched from its first table. A store with 100,000 ingested files
+    /// stood still for seconds at each such edit, which is read once before it is written.
+    #[test]
+    fn an_edit_with_many_sorted_files_is_read_in_one_pass() {
+        let mut edit = edit_with_sorted();
+        let (level, last) = edit.added[2].clone();
+        let sorted = |id: u32| (level, TableMeta { id, number: 0x8000_0000 | id, ..last.clone() });
+        edit.added.extend((10..100_000).map(sorted));
+        assert_eq!(Edit::decode(&edit.encode()), Some(edit));
     }
 
     #[test]

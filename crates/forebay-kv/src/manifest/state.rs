@@ -50,8 +50,11 @@ impl ManifestState {
         if self.store_id == 0 {
             return Err("it changes a store that no edit before it created");
         }
+        // Of both there may be ten thousand.
+        let names: BTreeSet<&str> = edit.keyspaces.iter().map(|(_, name)| &**name).collect();
+        let is_taken = names.len() < edit.keyspaces.len()
+            || self.keyspaces.values().any(|known| names.contains(&**known));
         for (id, name) in &edit.keyspaces {
-            let is_taken = self.keyspaces.values().any(|known| **known == **name);
             if is_taken || self.keyspaces.contains_key(id) || name.is_empty() {
                 return Err("it adds a keyspace that exists, or one without a name");
             }
@@ -59,8 +62,9 @@ impl ManifestState {
             self.next_keyspace = self.next_keyspace.max(id.saturating_add(1));
         }
         self.next_keyspace = self.next_keyspace.max(edit.next_keyspace);
+        let new: BTreeSet<u32> = edit.keyspaces.iter().map(|(id, _)| *id).collect();
         for id in &edit.unlogged {
-            if !edit.keyspaces.iter().any(|(new, _)| new == id) {
+            if !new.contains(id) {
                 return Err("it names an unlogged keyspace that it does not add");
             }
             self.unlogged.insert(*id);
