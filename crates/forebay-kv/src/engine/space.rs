@@ -344,6 +344,12 @@ impl StoreCore {
         }
     }
 
+    /// Returns the most bytes of a record of deletes that the log takes while the store is full; any, if it is not.
+    pub(crate) fn deletes_bytes_max(&self) -> u64 {
+        let segment = self.budget.log_segment_bytes(&self.options);
+        if self.full.is_full() { (segment - LOG_ROOM) / 2 } else { u64::MAX }
+    }
+
     /// Returns the error for a batch of deletes that a full store never takes.
     fn refuse_batch(&self, what: &str) -> Result<()> {
         let text = format!("{what}: use smaller batches");

@@ -425,10 +425,10 @@ impl Keyspace {
     /// Deletes all entries between two keys that were written before the call, in one step; durable when it completes.
     /// Entries written while it runs may stay.
     ///
-    /// Up to 256 entries are deleted by a batch (fewer where memtables have less than 64 KiB). More are removed with their tables: the cost is a flush, a compaction
-    /// of the tables of level 0 that overlap, and the rewriting of the tables at both ends of the range, up to 64 MiB
-    /// in each level; not a write for each key. Such a removal continues if its future is dropped, and transactions
-    /// that are open conflict.
+    /// Up to 256 entries are deleted by a batch (fewer where memtables have less than 64 KiB, and as many as fit into the log of a
+    /// full store). More are removed with their tables: the cost is a flush, a compaction of the tables of level 0 that overlap, and
+    /// the rewriting of the tables at both ends of the range, up to 64 MiB in each level; not a write for each key. Such a removal
+    /// continues if its future is dropped, and transactions that are open conflict.
     ///
     /// # Errors
     /// Those of [`get`](Keyspace::get) and [`put`](Keyspace::put). After an error nothing was removed.
@@ -456,14 +456,16 @@ impl Keyspace {
             shared.check_writable()?;
             shared.see_committed().await?;
             let mut entries = self.range_at(bounds.clone(), None).keys_only();
-            let (mut batch, mut bytes) = (Batch::new(), 0);
-            // The batch has to fit into a memtable.
+            let (mut batch, mut bytes, mut logged) = (Batch::new(), 0, HEADER_BYTES);
+            // The batch has to fit into a memtable, and into the log of a full store.
             let most = shared.options.delete_batch_max.min(shared.budget.memtable / 256);
             let bytes_max = shared.budget.memtable / 8;
+            let logged_max = if self.is_unlogged { u64::MAX } else { shared.deletes_bytes_max() };
             while let Some(entry) = entries.next().await {
                 let (key, _) = entry?;
                 bytes += key.len() as u64;
-                if batch.len() as u64 == most || bytes > bytes_max {
+                logged += record::entry_bytes(&key, &Change::Delete);
+                if batch.len() as u64 == most || bytes > bytes_max || logged as u64 > logged_max {
                     drop(entries);
                     return removal::range(shared, self.id, bounds).await;
                 }

@@ -186,6 +186,42 @@ fn a_full_store_says_which_batch_of_deletes_its_log_never_takes() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Story: with short segments of the log a full store refused `delete_range` of a hundred long keys for ever, and said to use smaller
+/// batches: the batch is made by the call, which takes the other way for more entries.
+#[test]
+fn a_full_store_deletes_ranges_whose_batch_its_log_does_not_take() {
+    let key = |number: u64| format!("{number:0250}");
+    let ran = world(9).run(async |engine| {
+        let short = options().memtable_bytes(256 << 10).log_segment_bytes(64 << 10);
+        let (store, _) = open(&engine, short, 0).await;
+        let keyspace = store.default_keyspace();
+        for number in 0..100 {
+            keyspace.put(key(number), "value").await.expect("there is space");
+        }
+        // The reserve grows in the background.
+        pause(500).await;
+        let mut puts = 0;
+        while store.stats().full.is_none() {
+            if puts % 500 == 0 {
+                // Another process uses what the store gave back, while the store does nothing.
+                pause(100).await;
+                take_all_but(&engine, 0).await;
+            }
+            drop(keyspace.put("key", [7; 1_000]).await);
+            puts += 1;
+            assert!(puts < 10_000, "{:?}", store.stats());
+        }
+        until_taken(&store, async || keyspace.delete_range("0".."1").await).await;
+        for number in 0..100 {
+            assert!(keyspace.get(&key(number)).await.expect("reads go on").is_none(), "{number}");
+        }
+        engine.remove_file(FILLER).await.unwrap();
+        until_taken(&store, async || keyspace.put("again", "1").await).await;
+        store.close().await.unwrap();
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// Story: keyspaces were dropped on a full disk without a look at the room that the manifest's log has left without a next segment. The
 /// log failed for lack of space, and the store was read-only until it was opened again.
 #[test]
