@@ -3,7 +3,7 @@
 //! One read serves all that miss a page while it is in flight. No task owns it: it continues in the engine, and the first waiter
 //! that is polled completes it. So a waiter that is dropped or never polled again does not block others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,9 +45,9 @@ struct State {
     output: Option<Result<Block>>,
     waiters: u32,
     next_waiter: u32,
-    /// The wakers of waiters; the first is stored inline, without an allocation.
+    /// The wakers of waiters; the first is stored inline, without an allocation. Of ten thousand no waiter looks at the others.
     first_waker: Option<(u32, Waker)>,
-    wakers: Vec<(u32, Waker)>,
+    wakers: BTreeMap<u32, Waker>,
 }
 
 /// One waiter of a flight.
@@ -70,7 +70,7 @@ impl Flight {
             waiters: 0,
             next_waiter: 0,
             first_waker: None,
-            wakers: Vec::new(),
+            wakers: BTreeMap::new(),
         };
         Flight { file, first, state: Mutex::new(state) }
     }
@@ -166,7 +166,7 @@ impl State {
         let before = self.forget(id);
         match &mut self.first_waker {
             place @ None => *place = Some((id, waker)),
-            Some(_) => self.wakers.push((id, waker)),
+            Some(_) => drop(self.wakers.insert(id, waker)),
         }
         before
     }
@@ -175,8 +175,7 @@ impl State {
         if let Some((_, waker)) = self.first_waker.take_if(|(held, _)| *held == id) {
             return Some(waker);
         }
-        let at = self.wakers.iter().position(|(held, _)| *held == id)?;
-        Some(self.wakers.swap_remove(at).1)
+        self.wakers.remove(&id)
     }
 
     /// Takes all wakers, to be woken without the lock.
@@ -186,7 +185,7 @@ impl State {
 }
 
 /// Wakers of a flight, to be woken.
-struct Wakers(Option<(u32, Waker)>, Vec<(u32, Waker)>);
+struct Wakers(Option<(u32, Waker)>, BTreeMap<u32, Waker>);
 
 impl Wakers {
     /// Wakes all but the waiter `except`.

@@ -20,6 +20,28 @@ fn tasks_that_miss_the_same_page_make_one_read() {
     assert_eq!((device_reads(&cache), cache.stats().joined), (1, 99));
 }
 
+/// Story: each reader that waited for a page looked through all others whenever it was polled, and when it was dropped: the time of a
+/// server whose ten thousand clients wanted the same new page grew with the square of their number.
+#[test]
+fn thousands_of_tasks_wait_for_one_page_together() {
+    const TASKS: u64 = 20_000;
+    let cache = cache(8 << 20);
+    let data = scratch(&cache, 1 << 20);
+    let mut reads: Vec<_> = (0..TASKS).map(|at| data.file.read(at % 4096..at % 4096 + 1)).collect();
+    let held = hold_shard(&cache, &data.file);
+    for _ in 0..3 {
+        for read in &mut reads {
+            assert!(poll_once(read).is_pending());
+        }
+    }
+    drop(reads.split_off(TASKS as usize / 2));
+    drop(held);
+    for (at, read) in (0..).zip(reads) {
+        assert_eq!(read.wait().expect("a read"), bytes(at % 4096..at % 4096 + 1));
+    }
+    assert_eq!((device_reads(&cache), cache.stats().joined), (1, TASKS - 1));
+}
+
 #[test]
 fn threads_that_miss_the_same_pages_make_one_read_each() {
     let cache = cache(8 << 20);
