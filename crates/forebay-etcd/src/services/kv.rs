@@ -111,10 +111,15 @@ fn returns_all(delete: &DeleteRangeRequest) -> bool {
     delete.prev_kv && !delete.range_end.is_empty()
 }
 
+/// Returns whether a range may. The first pair of a range is one, as that of a key is: each lock reads it.
+fn reads_all(range: &RangeRequest) -> bool {
+    !range.range_end.is_empty() && !range.count_only && range.limit != 1
+}
+
 /// Returns whether a transaction may.
 fn may_return_all(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).any(|operation| match &operation.request {
-        Some(Op::RequestRange(range)) => !range.range_end.is_empty() && !range.count_only,
+        Some(Op::RequestRange(range)) => reads_all(range),
         Some(Op::RequestDeleteRange(delete)) => returns_all(delete),
         Some(Op::RequestTxn(inner)) => may_return_all(inner),
         Some(Op::RequestPut(_)) | None => false,

@@ -20,6 +20,8 @@ use crate::proto::etcdserverpb::{
     TxnResponse,
 };
 use crate::proto::mvccpb::KeyValue;
+use crate::proto::v3lockpb::LockRequest;
+use crate::proto::v3lockpb::lock_client::LockClient;
 use crate::services::RANGES_MAX;
 use crate::{Config, Server};
 
@@ -204,12 +206,10 @@ async fn a_range_that_is_not_read_ends() {
     cluster.stop().await;
 }
 
-/// Clients that stood still kept as many views, and as many parts, as they liked.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_range_waits_while_too_many_are_under_way() {
-    let mut cluster = Cluster::start(1, &[]).await;
-    let member = &cluster.members[0];
-    fill(member).await;
+/// Returns as many long ranges as there may be, of which nothing is read, with their clients.
+async fn unread_streams(
+    member: &Member,
+) -> Vec<(KvClient<tonic::transport::Channel>, Streaming<RangeStreamResponse>)> {
     let mut unread = Vec::new();
     for number in 1..=RANGES_MAX {
         let mut keys = client(member);
@@ -217,6 +217,16 @@ async fn a_long_range_waits_while_too_many_are_under_way() {
         unread.push((keys, parts));
         metric_is(&member.address, "forebay_etcd_long_ranges", &number.to_string()).await;
     }
+    unread
+}
+
+/// Clients that stood still kept as many views, and as many parts, as they liked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_range_waits_while_too_many_are_under_way() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    fill(member).await;
+    let mut unread = unread_streams(member).await;
     // Short ranges are served.
     let mut keys = client(member);
     let short = RangeRequest { limit: 3, ..all() };
@@ -396,13 +406,7 @@ async fn a_long_transaction_is_sent_as_a_long_range_is() {
     drop(view);
     metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
     // It waits for those that are not read, as they do.
-    let mut unread = Vec::new();
-    for number in 1..=RANGES_MAX {
-        let mut keys = client(member);
-        let parts = within(keys.range_stream(all())).await.unwrap().into_inner();
-        unread.push((keys, parts));
-        metric_is(&member.address, "forebay_etcd_long_ranges", &number.to_string()).await;
-    }
+    let mut unread = unread_streams(member).await;
     let short = txn(&[RangeRequest { limit: 3, ..all() }], false);
     assert_eq!(pairs_of(within(keys.txn(short)).await.unwrap().into_inner())[0].len(), 3);
     let mut waiting = Vec::new();
@@ -418,5 +422,31 @@ async fn a_long_transaction_is_sent_as_a_long_range_is() {
     }
     drop(unread);
     metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
+    cluster.stop().await;
+}
+
+/// Story: 32 clients read long ranges slowly. Each lock waited for one of them, as it reads the first key of its queue: after a minute it
+/// failed, with the advice to give a limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_do_not_wait_for_long_ranges() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    fill(member).await;
+    let unread = unread_streams(member).await;
+    let mut locks = LockClient::new(endpoint(member).connect_lazy());
+    let request = LockRequest { name: b"name".to_vec(), lease: 0 };
+    let locked = within(locks.lock(request)).await.unwrap().into_inner();
+    assert!(locked.key.starts_with(b"name/"), "{:?}", locked.key);
+    // Nor do those of etcd's own clients, whose transactions are like this one.
+    let first = RangeRequest {
+        sort_order: SortOrder::Ascend.into(),
+        sort_target: SortTarget::Create.into(),
+        limit: 1,
+        ..all()
+    };
+    let response = within(client(member).txn(txn(&[first], true))).await.unwrap().into_inner();
+    assert_eq!(pairs_of(response)[0].len(), 1);
+    metric_is(&member.address, "forebay_etcd_long_ranges", &RANGES_MAX.to_string()).await;
+    drop(unread);
     cluster.stop().await;
 }
