@@ -15,9 +15,10 @@ use crate::refusal::Refusal;
 
 /// Number of values of older revisions fetched together.
 pub(super) const FETCH: usize = 128;
-/// Pairs that are kept before those beyond a limit are dropped.
+/// Pairs that are kept before those beyond a limit are dropped, and their bytes.
 const KEPT_LEAST: usize = if cfg!(test) { 4 } else { 1024 };
-/// Counted for a pair that a transaction returns, in addition to its key and value.
+const KEPT_BYTES: u64 = if cfg!(test) { 1_000 } else { 1 << 20 };
+/// Counted for a pair in memory, in addition to its key and value.
 const PAIR_BYTES: u64 = 128;
 
 /// Where a range reads.
@@ -51,33 +52,92 @@ pub(super) fn check_revision(revision: i64, state: &State) -> Result<(), Refusal
     }
 }
 
-/// Carries a range out; in a transaction with the bytes that its ranges return, to which these are added, and how many these may be. The
-/// response has no header.
+/// The bytes that ranges return together, and how many these may be.
+pub(super) type Returned<'a> = Option<(&'a mut u64, u64)>;
+
+fn pair_bytes(pair: &KeyValue) -> u64 {
+    PAIR_BYTES + (pair.key.len() + pair.value.len()) as u64
+}
+
+fn exceeds(returned: &Returned<'_>, bytes: u64) -> bool {
+    returned.as_ref().is_some_and(|(sum, most)| sum.saturating_add(bytes) > *most)
+}
+
+/// Counts bytes that are returned, and refuses those beyond the limit.
+fn count_bytes(returned: &mut Returned<'_>, bytes: u64) -> Result<(), Refusal> {
+    if let Some((sum, _)) = returned {
+        **sum = sum.saturating_add(bytes);
+    }
+    if exceeds(returned, 0) { Err(Refusal::RequestTooLarge) } else { Ok(()) }
+}
+
+/// The pairs of a range that may be among those that it returns.
+struct Kept<'a> {
+    request: &'a RangeRequest,
+    pairs: Vec<KeyValue>,
+    bytes: u64,
+    /// One more than the limit, to detect further pairs.
+    count_max: usize,
+    /// When those beyond the limit are dropped.
+    full_bytes: u64,
+}
+
+impl<'a> Kept<'a> {
+    fn new(request: &'a RangeRequest) -> Kept<'a> {
+        let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
+        let count_max = limit.map_or(usize::MAX, |limit| limit.saturating_add(1));
+        Kept { request, pairs: Vec::new(), bytes: 0, count_max, full_bytes: KEPT_BYTES }
+    }
+
+    /// Adds a pair. However many and however long pairs are read for the first few in another order, few of them are in memory.
+    fn push(&mut self, pair: KeyValue) {
+        self.bytes += pair_bytes(&pair);
+        self.pairs.push(pair);
+        let count_full = self.count_max.saturating_mul(2).max(KEPT_LEAST);
+        if self.pairs.len() >= count_full || self.bytes >= self.full_bytes {
+            self.drop_rest();
+        }
+    }
+
+    /// Drops the pairs beyond the limit.
+    fn drop_rest(&mut self) {
+        if !self.is_within_limit() {
+            sort(&mut self.pairs, self.request);
+            self.pairs.truncate(self.count_max);
+            self.bytes = self.pairs.iter().map(pair_bytes).sum();
+        }
+        self.full_bytes = KEPT_BYTES.max(2 * self.bytes);
+    }
+
+    fn is_within_limit(&self) -> bool {
+        self.pairs.len() <= self.count_max
+    }
+}
+
+/// Carries a range out; with a limit of bytes, it adds those that are returned. An entry counts what it reads, as members of other builds
+/// do, and any other range what is in memory. The response has no header.
 pub(super) async fn range(
     place: &Place<'_>,
     request: &RangeRequest,
-    mut returned_bytes: Option<(&mut u64, u64)>,
+    mut returned: Returned<'_>,
 ) -> Result<RangeResponse, Failure> {
     let mut found = Pairs::new(place, request, pairs_max(request)).await?;
-    // One more than the limit, to detect further pairs.
-    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
-    let kept_max = limit.map_or(usize::MAX, |limit| limit.saturating_add(1));
-    let mut pairs = Vec::new();
+    let (mut kept, is_entry) = (Kept::new(request), place.reader.is_for_entry());
     while let Some(pair) = found.next().await? {
-        if let Some((returned_bytes, bytes_max)) = &mut returned_bytes {
-            **returned_bytes += PAIR_BYTES + (pair.key.len() + pair.value.len()) as u64;
-            if **returned_bytes > *bytes_max {
-                return Err(Refusal::RequestTooLarge.into());
-            }
+        if is_entry {
+            count_bytes(&mut returned, pair_bytes(&pair))?;
         }
-        pairs.push(pair);
-        // However many are read for the first few in another order, few are in memory.
-        if pairs.len() >= kept_max.saturating_mul(2).max(KEPT_LEAST) {
-            sort(&mut pairs, request);
-            pairs.truncate(kept_max);
+        kept.push(pair);
+        if !is_entry && kept.is_within_limit() && exceeds(&returned, kept.bytes) {
+            count_bytes(&mut returned, kept.bytes)?;
         }
     }
     let (_, count) = found.count_rest().await?;
+    kept.drop_rest();
+    if !is_entry {
+        count_bytes(&mut returned, kept.bytes)?;
+    }
+    let mut pairs = kept.pairs;
     sort(&mut pairs, request);
     let is_limited = request.limit > 0 && pairs.len() as u64 > request.limit as u64;
     if is_limited {

@@ -104,6 +104,17 @@ impl View {
         range::range(&self.place()?, request, None).await
     }
 
+    /// Carries out a range whose pairs have these bytes in memory at most; `None` if they have more.
+    pub(crate) async fn range_within(
+        &self,
+        request: &RangeRequest,
+        bytes_max: u64,
+    ) -> Result<Option<RangeResponse>, Failure> {
+        let mut bytes = 0;
+        let read = range::range(&self.place()?, request, Some((&mut bytes, bytes_max))).await;
+        if bytes > bytes_max { Ok(None) } else { read.map(Some) }
+    }
+
     /// Returns the pairs of a range in the order of their keys, for any order of the request, as they are read.
     pub(crate) async fn pairs(&self, request: &RangeRequest) -> Result<Pairs<'_>, Failure> {
         Pairs::in_key_order(&self.place()?, request).await

@@ -73,7 +73,8 @@ impl Keys {
                 }
                 (Ok(FirstPass::Whole(response) | FirstPass::Long(_, response)), _) => {
                     let header = Some(self.context.node.header(view.revision()));
-                    return Ok(RangeResponse { header, ..response });
+                    let response = RangeResponse { header, ..response };
+                    return long_range::place_long(&self.context, response, permit, place.as_ref());
                 }
             }
         }

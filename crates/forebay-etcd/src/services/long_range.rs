@@ -5,10 +5,10 @@
 //! and has the whole response unless it is long; the second pass sends it. A message that tonic encodes is in memory as a whole, so
 //! the body of a long response bypasses it: the guard substitutes it for an empty body.
 //!
-//! A response that is in memory as a whole is sent in the same parts: a long one of a transaction, or of a delete with the pairs it
-//! deletes, and the text that the JSON gateway makes of a long response. It has a permit as well: from before its pairs are read until
-//! its client has it. So no more of them are in memory together than there are permits, and none stays there for a client that does not
-//! read.
+//! A response that is in memory as a whole is sent in the same parts: a long one of a transaction, of a range in another order than that
+//! of the keys, or of a delete with the pairs it deletes, and the text that the JSON gateway makes of a long response. It has a permit as
+//! well: from before its pairs are read until its client has it. So no more of them are in memory together than there are permits, and
+//! none stays there for a client that does not read.
 //!
 //! A view keeps files and memory of the store, so the wait for a stalled client is without a view: the range continues after its
 //! last pair in a new view, at the same revision. It does the same when a snapshot of another member replaces the state. Only a
@@ -208,7 +208,7 @@ pub(super) enum FirstPass {
     Whole(RangeResponse),
     /// The bytes of all pairs, and the end of the response.
     Long(usize, RangeResponse),
-    /// It is long, and no permit is free.
+    /// It is long, and needs a permit, which is waited for without the view.
     Crowded,
 }
 
@@ -217,16 +217,21 @@ fn pair_bytes(pair: &KeyValue) -> usize {
     1 + prost::length_delimiter_len(bytes) + bytes
 }
 
-/// Reads a range until it is long, and then only lengths. A range in another order than that of the keys is read as a whole. A long
-/// range acquires a permit, unless it has one.
+/// Reads a range until it is long, and then only lengths. A long range acquires a permit, unless it has one. A range in another order
+/// than that of the keys is read as a whole, with a permit if it is long.
 pub(super) async fn first_pass(
     context: &Context,
     view: &View,
     request: &RangeRequest,
     permit: &mut Option<RangePermit>,
 ) -> Result<FirstPass, Failure> {
-    if request.range_end.is_empty() || !is_in_key_order(request) {
+    if request.range_end.is_empty() {
         return view.range(request).await.map(FirstPass::Whole);
+    }
+    if !is_in_key_order(request) {
+        let bytes_max = if permit.is_some() { u64::MAX } else { LONG_BYTES as u64 };
+        let read = view.range_within(request, bytes_max).await?;
+        return Ok(read.map_or(FirstPass::Crowded, FirstPass::Whole));
     }
     let (mut pairs, mut kvs, mut bytes) = (view.pairs(request).await?, Vec::new(), 0);
     while let Some(pair) = pairs.next().await? {

@@ -145,6 +145,35 @@ async fn few_pairs_are_in_memory_for_the_first_few_in_another_order() {
     assert!(response.kvs.capacity() < 20, "{} pairs", response.kvs.capacity());
 }
 
+/// Story: the key that was changed last, of 1,000 keys with a value of 1 MiB each, took a gigabyte: 1,024 pairs were kept before the others
+/// were dropped, however long they were.
+#[tokio::test]
+async fn the_first_few_in_another_order_are_few_bytes() {
+    let mut node = Node::new().await;
+    for number in 0..40 {
+        node.put(format!("key {number:03}"), vec![7; 10_000]).await;
+    }
+    let view = node.view().await;
+    let latest = |limit| RangeRequest {
+        sort_order: SortOrder::Descend.into(),
+        sort_target: SortTarget::Mod.into(),
+        limit,
+        ..range("key", "kez")
+    };
+    // Two of them, and one more to detect further pairs.
+    let response = view.range_within(&latest(2), 31_000).await.unwrap().unwrap();
+    assert_eq!(keys(&response.kvs), ["key 039", "key 038"]);
+    assert_eq!((response.count, response.more), (40, true));
+    assert!(view.range_within(&latest(2), 30_000).await.unwrap().is_none());
+    assert!(view.range_within(&latest(0), 400_000).await.unwrap().is_none());
+    let all = view.range_within(&latest(0), 410_000).await.unwrap().unwrap();
+    assert_eq!((all.kvs.len(), all.count, all.more), (40, 40, false));
+    // The same for a transaction that only reads.
+    let txn = txn(vec![], vec![operation(latest(2)), operation(latest(2))], vec![]);
+    assert!(view.txn_within(&txn, 61_000).await.unwrap().is_some());
+    assert!(view.txn_within(&txn, 60_000).await.unwrap().is_none());
+}
+
 #[tokio::test]
 async fn older_revisions_are_read_until_they_are_compacted() {
     let mut node = Node::new().await;

@@ -450,3 +450,34 @@ async fn locks_do_not_wait_for_long_ranges() {
     drop(unread);
     cluster.stop().await;
 }
+
+/// Story: dozens of clients asked for all keys in descending order, and read nothing. Each response was in memory as a whole for as long as
+/// its client liked, since only ranges in the order of the keys counted as long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_range_in_another_order_is_sent_as_others_are() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    fill(member).await;
+    let mut keys = client(member);
+    let descending = RangeRequest { sort_order: SortOrder::Descend.into(), ..all() };
+    let latest = |limit| RangeRequest { sort_target: SortTarget::Mod.into(), limit, ..descending.clone() };
+    let view = View::of(member.node().store()).await.unwrap();
+    for request in [descending.clone(), latest(0), latest(30), latest(3)] {
+        let expected = view.range(&request).await.unwrap();
+        let mut response = within(keys.range(request.clone())).await.unwrap().into_inner();
+        assert_eq!(response.header.take().unwrap().revision, view.revision(), "{request:?}");
+        assert_eq!(response, expected, "{request:?}");
+    }
+    drop(view);
+    metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
+    let mut unread = unread_streams(member).await;
+    // The first few of many long pairs are short.
+    assert_eq!(within(keys.range(latest(3))).await.unwrap().into_inner().kvs.len(), 3);
+    let waiting = tokio::spawn(async move { keys.range(descending).await });
+    metric_is(&member.address, "forebay_etcd_long_ranges_waiting", "1").await;
+    drop(unread.pop());
+    assert_eq!(within(waiting).await.unwrap().unwrap().into_inner().kvs.len(), KEYS);
+    drop(unread);
+    metric_is(&member.address, "forebay_etcd_long_ranges", "0").await;
+    cluster.stop().await;
+}
