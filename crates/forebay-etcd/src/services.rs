@@ -34,7 +34,7 @@ use tonic::service::Routes;
 use crate::answer::Answer;
 use crate::hub::Hub;
 use crate::lessor::Lessor;
-use crate::mvcc;
+use crate::mvcc::{self, View};
 use crate::node::{LeaderLeases, Node};
 use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::operation::Operation;
@@ -239,6 +239,20 @@ impl Context {
             self.node.set_damage(Some(damage));
         }
         failure.into()
+    }
+
+    /// Returns the state with all entries that are applied here, and notes the damage that this meets.
+    async fn view(&self) -> Result<View, Status> {
+        View::of(self.node.store()).await.map_err(|failure| self.unread(failure))
+    }
+
+    /// Returns the status of a read of a view that has failed, and notes the damage that it has met, unless a snapshot of another member
+    /// has replaced the state.
+    async fn unread_in(&self, view: &View, failure: mvcc::Failure) -> Status {
+        if view.is_replaced(self.node.store(), &failure).await {
+            return failure.into();
+        }
+        self.unread(failure)
     }
 
     /// Counts a read that started at `begun`.

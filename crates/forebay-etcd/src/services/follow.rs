@@ -7,7 +7,6 @@ use tonic::Status;
 
 use super::{Context, stopped};
 use crate::hub::{Bell, EventFilter, Hub, Keys, Watch};
-use crate::mvcc::View;
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
 
@@ -60,9 +59,14 @@ impl Follow {
                     _ = self.bell.rung() => continue,
                 }
             };
-            let view = View::of(self.context.node.store()).await?;
+            let view = self.context.view().await?;
             let keys = &self.watch.wanted().keys;
-            let (events, next) = view.events(from, |key| keys.contains(key), READ_BYTES_MAX).await?;
+            let (events, next) = match view.events(from, |key| keys.contains(key), READ_BYTES_MAX).await {
+                Ok(found) => found,
+                // They are read again in the state that a snapshot of another member has brought.
+                Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => continue,
+                Err(failure) => return Err(self.context.unread(failure)),
+            };
             self.hub.caught_up(&self.watch, next.max(from));
             self.events.extend(events.into_iter().map(Arc::new));
         }

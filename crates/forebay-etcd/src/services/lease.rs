@@ -62,19 +62,26 @@ pub(super) async fn keep_alive_here(
     Ok(KeepAliveReply { revision: context.hub.revision(), ttls })
 }
 
+async fn lease_keys(context: &Context, view: &View, id: i64) -> Result<Vec<Vec<u8>>, Status> {
+    match view.lease_keys(id).await {
+        Ok(keys) => Ok(keys),
+        Err(failure) => Err(context.unread_in(view, failure).await),
+    }
+}
+
 /// Returns the time that a lease has left at the leader, which is this member.
 pub(super) async fn time_to_live_here(
     context: &Context,
     request: LeaseTimeToLiveRequest,
 ) -> Result<LeaseTimeToLiveResponse, Status> {
     let term = context.node.read_barrier_leading().await?;
-    let view = View::of(context.node.store()).await?;
+    let view = context.view().await?;
     let header = Some(context.node.header(view.revision()));
     let time = context.leading_in(term, |lessor| lessor.time_to_live(request.id))?;
     let Some((ttl, granted_ttl)) = time else {
         return Ok(LeaseTimeToLiveResponse { header, id: request.id, ttl: -1, ..Default::default() });
     };
-    let keys = if request.keys { view.lease_keys(request.id).await? } else { Vec::new() };
+    let keys = if request.keys { lease_keys(context, &view, request.id).await? } else { Vec::new() };
     Ok(LeaseTimeToLiveResponse { header, id: request.id, ttl, granted_ttl, keys })
 }
 
@@ -146,9 +153,9 @@ impl LeaseCalls {
         if context.unless_root(by)?.is_none() {
             return Ok(());
         }
-        let view = View::of(context.node.store()).await?;
+        let view = context.view().await?;
         for (id, _) in view.leases().await? {
-            let keys = view.lease_keys(id).await?;
+            let keys = lease_keys(context, &view, id).await?;
             context.check(by, |check| keys.iter().try_for_each(|key| check(Need::Read(key, &[]))))?;
         }
         Ok(())

@@ -46,12 +46,18 @@ impl Upkeep {
     }
 }
 
-/// The early end of a snapshot: `None` if the client has disconnected.
-struct SnapshotEnd(Option<Status>);
+/// The early end of a snapshot.
+enum SnapshotEnd {
+    /// The client has disconnected.
+    Gone,
+    /// The client does not read.
+    Unread(Status),
+    Failed(Failure),
+}
 
 impl From<Failure> for SnapshotEnd {
     fn from(failure: Failure) -> SnapshotEnd {
-        SnapshotEnd(Some(failure.into()))
+        SnapshotEnd::Failed(failure)
     }
 }
 
@@ -88,13 +94,13 @@ impl ClientSink<'_> {
         self.pace.waited += begun.elapsed();
         self.pace.sent_bytes += bytes;
         match sent {
-            Ok(sent) => sent.map_err(|_| SnapshotEnd(None)),
-            Err(_) => Err(SnapshotEnd(Some(Status::deadline_exceeded(format!(
+            Ok(sent) => sent.map_err(|_| SnapshotEnd::Gone),
+            Err(_) => Err(SnapshotEnd::Unread(Status::deadline_exceeded(format!(
                 "the snapshot ended because nothing of it was read for {} s, or less than {} KiB a second for longer: save it again, and \
                  read on",
                 self.patience.as_secs_f64(),
                 LEAST_BYTES_A_SECOND >> 10
-            ))))),
+            )))),
         }
     }
 }
@@ -202,10 +208,17 @@ impl Upkeep {
         Box::pin(async move { Ok(Response::new(DefragmentResponse { header: None })) })
     }
 
+    async fn hashed(&self, view: &View, revision: i64) -> Result<(u32, i64, i64), Status> {
+        match view.hash(revision).await {
+            Ok(hashed) => Ok(hashed),
+            Err(failure) => Err(self.context.unread_in(view, failure).await),
+        }
+    }
+
     fn hash(&self, _: Request<HashRequest>) -> Answer<'_, Response<HashResponse>> {
         Box::pin(async move {
-            let (view, begun) = (View::of(self.context.node.store()).await?, Instant::now());
-            let (hash, _, _) = view.hash(0).await?;
+            let (view, begun) = (self.context.view().await?, Instant::now());
+            let (hash, _, _) = self.hashed(&view, 0).await?;
             self.context.followers.counts.hashes[0].observe_time(begun.elapsed());
             let header = Some(self.context.node.header(view.revision()));
             Ok(Response::new(HashResponse { header, hash }))
@@ -214,8 +227,9 @@ impl Upkeep {
 
     fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<'_, Response<HashKvResponse>> {
         Box::pin(async move {
-            let (view, begun) = (View::of(self.context.node.store()).await?, Instant::now());
-            let (hash, compact_revision, hash_revision) = view.hash(request.get_ref().revision).await?;
+            let (view, begun) = (self.context.view().await?, Instant::now());
+            let (hash, compact_revision, hash_revision) =
+                self.hashed(&view, request.get_ref().revision).await?;
             self.context.followers.counts.hashes[1].observe_time(begun.elapsed());
             let header = Some(self.context.node.header(view.revision()));
             Ok(Response::new(HashKvResponse { header, hash, compact_revision, hash_revision }))
@@ -225,7 +239,7 @@ impl Upkeep {
     fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<'_, Response<Parts>> {
         Box::pin(async move {
             let node = &self.context.node;
-            let view = View::of(node.store()).await?;
+            let view = self.context.view().await?;
             let around = Around {
                 members: node.members(false).await?,
                 cluster_version: SNAPSHOT_CLUSTER_VERSION.to_owned(),
@@ -235,7 +249,7 @@ impl Upkeep {
             let (parts, stream) = mpsc::channel(PARTS_MAX);
             let header = node.header(view.revision());
             let patience = self.context.limits.snapshot_patience;
-            let (counted, failure) = (node.clone(), Arc::new(Mutex::new(None)));
+            let (context, failure) = (self.context.clone(), Arc::new(Mutex::new(None)));
             // After the queued parts, whose queue may be full.
             let last = failure.clone();
             let last = futures_util::stream::once(async move {
@@ -245,12 +259,18 @@ impl Upkeep {
             tokio::spawn(async move {
                 let begun = Instant::now();
                 let ended = send_snapshot(&view, &around, header, &parts, patience).await;
+                let status = match ended {
+                    Ok(()) | Err(SnapshotEnd::Gone) => None,
+                    Err(SnapshotEnd::Unread(status)) => Some(status),
+                    Err(SnapshotEnd::Failed(failure)) => Some(context.unread_in(&view, failure).await),
+                };
                 drop(view);
-                counted.counts().saved_snapshot_times.observe_time(begun.elapsed());
-                if let Err(SnapshotEnd(Some(status))) = ended {
+                let counts = context.node.counts();
+                counts.saved_snapshot_times.observe_time(begun.elapsed());
+                if let Some(status) = status {
                     let is_given_up = status.code() == Code::DeadlineExceeded;
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-                    counted.counts().snapshots_given_up.fetch_add(is_given_up.into(), Ordering::Relaxed);
+                    counts.snapshots_given_up.fetch_add(is_given_up.into(), Ordering::Relaxed);
                 }
             });
             Ok(Response::new(stream.boxed()))

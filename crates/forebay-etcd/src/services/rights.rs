@@ -23,7 +23,6 @@ use super::Context;
 use crate::accounts::{Auth, Check, Token};
 use crate::config::{AuthToken, Config};
 use crate::listen::Caller;
-use crate::mvcc::View;
 use crate::proto::peer::Author;
 use crate::refusal::Refusal;
 use crate::start_error::StartError;
@@ -326,9 +325,12 @@ impl Context {
             return Ok(());
         }
         self.node.read_barrier().await?;
-        let view = View::of(self.node.store()).await?;
+        let view = self.view().await?;
         let Some((auth, author)) = self.unless_root(by)? else { return Ok(()) };
-        Ok(view.check_leases(auth.permit(Some(&author))?, ids).await?)
+        match view.check_leases(auth.permit(Some(&author))?, ids).await {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(self.unread_in(&view, failure).await),
+        }
     }
 
     /// Returns users and roles with who makes a call; `None` for root, and while authentication is off.
