@@ -406,6 +406,12 @@ impl Hub {
         }
     }
 
+    /// Has all watches look at the store, as watches that are behind do: the state cannot be read for now, and their streams end.
+    pub(crate) fn detach_all(&self) {
+        let inner = self.lock();
+        self.detach(&inner, i64::MAX, inner.revision + 1);
+    }
+
     /// Notes that the state was replaced by a later one: the events in between are in the store alone.
     pub(crate) fn skip_to(&self, revision: i64) {
         let mut inner = self.lock();
@@ -414,10 +420,15 @@ impl Hub {
             return;
         }
         inner.revision = revision;
+        self.detach(&inner, revision, before + 1);
+    }
+
+    /// Has attached watches that want events of up to this revision read from the store, from a revision on.
+    fn detach(&self, inner: &Inner, until: i64, from: i64) {
         for watch in inner.watches.values() {
             let mut state = lock(&watch.state);
-            if state.is_attached && state.next <= revision {
-                (state.is_attached, state.next) = (false, state.next.max(before + 1));
+            if state.is_attached && state.next <= until {
+                (state.is_attached, state.next) = (false, state.next.max(from));
                 self.counts.behind.fetch_add(1, Ordering::Relaxed);
                 drop(state);
                 watch.bell.ring(watch.id);

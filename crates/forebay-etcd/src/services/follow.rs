@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use super::{Context, stopped};
+use super::{Context, healing, stopped};
 use crate::hub::{Bell, EventFilter, Hub, Keys, Watch};
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
@@ -59,6 +59,9 @@ impl Follow {
                     _ = self.bell.rung() => continue,
                 }
             };
+            if self.context.node.is_healing() {
+                return Err(healing());
+            }
             let view = self.context.view().await?;
             let keys = &self.watch.wanted().keys;
             let (events, next) = match view.events(from, |key| keys.contains(key), READ_BYTES_MAX).await {

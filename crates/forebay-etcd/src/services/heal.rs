@@ -1,8 +1,8 @@
 //! The repair of a member whose tables are damaged: its state is copied again from the other members.
 //!
 //! 1. Found by the scrub, by a read, by an entry, or as the state is opened. The first is noted, in log, metrics and `/readyz`.
-//! 2. From then on the member serves no client, and once an entry has met the damage, entries are counted but not applied. Log,
-//!    vote and identity are as before: it votes, and accepts entries. A state that cannot be opened is replaced by an empty state,
+//! 2. From then on the member serves no client, watches end, and once an entry has met the damage, entries are counted but not applied.
+//!    Log, vote and identity are as before: it votes, and accepts entries. A state that cannot be opened is replaced by an empty state,
 //!    which nothing reads.
 //! 3. A member that leads hands over first, and again if it is elected meanwhile. It proposes nothing, and refuses a lead that is
 //!    handed over.
@@ -61,6 +61,8 @@ async fn heal(context: &Context) {
             tokio::time::sleep(AGAIN).await;
             continue;
         }
+        // Each time, as a stream may have new ones.
+        context.hub.detach_all();
         if repaired.is_some_and(|at| at.elapsed() < LASTS_MIN) {
             let reason = format!("it was repaired within the last hour: replace the disk ({found})");
             return end(node, &reason);

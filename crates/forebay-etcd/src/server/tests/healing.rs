@@ -7,17 +7,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use super::cluster::{Cluster, Member, settled, until, within};
+use super::clients::metric_is;
+use super::cluster::{Cluster, Member, is_unsettled, settled, until, within};
 use super::http::get;
 use super::integrity::{alarms, damage, damage_tables};
 use crate::EndReason;
 use crate::mvcc::{Damage, View};
 use crate::node::Node;
-use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::etcdserverpb::kv_client::KvClient;
+use crate::proto::etcdserverpb::watch_client::WatchClient;
+use crate::proto::etcdserverpb::watch_request::RequestUnion;
+use crate::proto::etcdserverpb::{LeaseGrantRequest, RangeRequest, WatchCreateRequest, WatchRequest};
+use crate::proto::peer::command::Change;
+use crate::proto::v3lockpb::LockRequest;
+use crate::proto::v3lockpb::lock_client::LockClient;
 
 /// Keys with a value of 1,000 bytes each: a table of them is long.
 const KEYS: usize = 600;
@@ -203,6 +210,54 @@ async fn two_of_three_are_named_and_the_third_one_serves() {
     for &at in &damaged {
         assert_eq!(repairs(&cluster.members[at]), 0);
     }
+    cluster.stop().await;
+}
+
+/// Story: a client watched at a member whose tables were damaged. All calls were refused there, and the watch was silent until the state
+/// was whole again, which takes minutes for a long one: the client could have gone to another member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_and_waits_for_locks_end_at_a_member_that_is_healed() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let at = cluster.follower().await;
+    let channel = Endpoint::from_shared(format!("http://{}:2379", cluster.members[at].address));
+    let channel = channel.unwrap().connect_lazy();
+    let create = WatchCreateRequest { key: "key".into(), ..WatchCreateRequest::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = stream::iter([create]).chain(stream::pending());
+    let mut events = within(WatchClient::new(channel.clone()).watch(requests)).await.unwrap().into_inner();
+    assert!(within(events.message()).await.unwrap().unwrap().created);
+    let mut locks = LockClient::new(channel);
+    for id in [7, 8] {
+        let grant = Change::LeaseGrant(LeaseGrantRequest { ttl: 600, id });
+        cluster.members[at].propose(grant).await.unwrap();
+    }
+    let lock = |lease| LockRequest { name: "lock".into(), lease };
+    settled(async || locks.lock(lock(7)).await).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        loop {
+            match locks.lock(lock(8)).await {
+                Err(status) if is_unsettled(&status) => {}
+                ended => break ended,
+            }
+        }
+    });
+    // The watch of the client, and that of the lock.
+    metric_is(&cluster.members[at].address, "etcd_debugging_mvcc_watcher_total", "2").await;
+    // Nobody has the state.
+    for other in (0..3).filter(|other| *other != at) {
+        cluster.members[other].stop().await;
+    }
+    cluster.members[at].node().set_damage(Some(Damage::Tables("a table".to_owned())));
+    let ended = loop {
+        match within(events.message()).await {
+            Ok(part) => assert!(part.is_some(), "it ended as if its client had ended it"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+    assert!(ended.message().contains("is damaged"), "{ended}");
+    let ended = within(waiting).await.unwrap().unwrap_err();
+    assert!(ended.message().contains("is damaged"), "{ended}");
     cluster.stop().await;
 }
 
