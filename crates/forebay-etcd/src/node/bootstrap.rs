@@ -143,8 +143,13 @@ fn found(config: &Config, from: &Url, reply: &MembersReply) -> Result<Identity, 
             reply.format, config.formats
         )));
     }
-    let own: Vec<String> = config.initial_advertise_peer_urls.iter().map(Url::to_string).collect();
-    let member = reply.members.iter().find(|member| member.peer_ur_ls == own);
+    // Those of a member that was added are in the order of texts, and those of settings in that of hosts and ports.
+    let sorted = |mut urls: Vec<String>| {
+        urls.sort();
+        urls
+    };
+    let own = sorted(config.initial_advertise_peer_urls.iter().map(Url::to_string).collect());
+    let member = reply.members.iter().find(|member| sorted(member.peer_ur_ls.clone()) == own);
     let Some(member) = member else {
         return Err(StartError::new(format!(
             "the cluster of {from} has no member with the peer URLs {}: add it first \

@@ -62,6 +62,31 @@ async fn a_cluster_grows_from_one_member_to_three_and_shrinks_again() {
     cluster.stop().await;
 }
 
+/// Story: a member was added with two peer URLs, and its start was refused: "the cluster has no member with the peer URLs". The cluster had
+/// them in the order of texts, and the settings in that of hosts and ports, so 10.0.0.4 and 10.0.0.40 were a pair that never joined.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_with_several_peer_urls_joins() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let at = cluster.make_joining();
+    let there = format!("{}={}", cluster.members[0].name, cluster.members[0].peer_url());
+    let joining = &mut cluster.members[at];
+    let (name, first) = (joining.name.clone(), joining.peer_url());
+    // The higher port is the earlier text.
+    let second = format!("http://{}:12380", joining.address);
+    joining.arguments.extend([
+        format!("--listen-peer-urls={first},{second}"),
+        format!("--initial-advertise-peer-urls={first},{second}"),
+        format!("--initial-cluster={there},{name}={first},{name}={second}"),
+    ]);
+    let urls = vec![first, second];
+    let change = Change::Add(MemberAddRequest { peer_ur_ls: urls, is_learner: false });
+    let added = cluster.members[0].change(change).await.member.unwrap();
+    cluster.members[at].start().await;
+    assert_eq!(cluster.members[at].node().id(), added.id);
+    cluster.members[at].votes().await;
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_removed_hands_over_first() {
     let mut cluster = Cluster::start(3, &[]).await;
