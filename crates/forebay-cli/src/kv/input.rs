@@ -133,15 +133,24 @@ impl Input {
         let (mut fields, mut field, mut buffer) = (Vec::new(), Vec::new(), [0; 4096]);
         loop {
             let input = self.reader.fill_buf().map_err(|error| Fault { line, text: error.to_string() })?;
-            let (result, used, filled) = parser.read_field(input, &mut buffer);
-            self.lines += ends_of_lines(&input[..used]);
-            self.reader.consume(used);
-            self.position += used as u64;
+            let is_end = input.is_empty();
+            // The end of the file is that of its last line, unless a quoted field takes it.
+            let (result, used, filled) =
+                parser.read_field(if is_end { &b"\n"[..] } else { input }, &mut buffer);
+            if !is_end {
+                self.lines += ends_of_lines(&input[..used]);
+                self.reader.consume(used);
+                self.position += used as u64;
+            }
             if self.position - start > RECORD_BYTES_MAX {
                 return Err(Fault { line, text: too_long() });
             }
             field.extend_from_slice(&buffer[..filled]);
             match result {
+                ReadFieldResult::InputEmpty if is_end && filled > 0 => {
+                    return Err(Fault { line, text: "a quoted field has no end".to_owned() });
+                }
+                ReadFieldResult::InputEmpty if is_end => return Ok(None),
                 ReadFieldResult::InputEmpty | ReadFieldResult::OutputFull => {}
                 ReadFieldResult::Field { record_end } => {
                     fields.push(std::mem::take(&mut field));
@@ -280,6 +289,10 @@ mod tests {
         let found = read(b"id,value,key\r\n7,v,k\r\n\r\n8,\"w\r\n\",l", Format::Csv, true);
         assert_eq!(found, Ok(vec![entry(2, b"k", b"v"), entry(4, b"l", b"w\r\n")]));
         assert_eq!(read(b"", Format::Csv, false), Ok(Vec::new()));
+        assert_eq!(read(b"\xef\xbb\xbf", Format::Csv, false), Ok(Vec::new()), "an editor's mark alone");
+        for text in [&b"a,\"1\""[..], b"a,\"1\"\r", b"a,1", b"\xef\xbb\xbfa,1"] {
+            assert_eq!(read(text, Format::Csv, false), Ok(vec![entry(1, b"a", b"1")]), "{text:?}");
+        }
     }
 
     #[test]
@@ -297,11 +310,13 @@ mod tests {
 
     #[test]
     fn wrong_input_is_reported_with_its_line() {
-        let cases: [(&'static [u8], Format, bool, u64, &str); 9] = [
+        let cases: [(&'static [u8], Format, bool, u64, &str); 11] = [
             (b"a,1\nb\n", Format::Csv, false, 2, "1 fields, where a line has 2: key and value"),
             (b"a,1\nb,2,3\n", Format::Csv, false, 2, "3 fields"),
             // Regression: a quote that nothing closes was reported one line too early, and line 0 at the start.
-            (b"a,1\n\"b,2\n", Format::Csv, false, 2, "1 fields"),
+            (b"a,1\n\"b,2\n", Format::Csv, false, 2, "a quoted field has no end"),
+            (b"\"", Format::Csv, false, 1, "a quoted field has no end"),
+            (b"a,1\nb,\"2\"\"", Format::Csv, false, 2, "a quoted field has no end"),
             (b"id,value\n", Format::Csv, true, 1, "the header names no column \"key\""),
             (b"key\tvalue\tid\na\tb\n", Format::Tsv, true, 2, "the header names 3 columns"),
             (b"{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\n", Format::Jsonl, false, 2, "EOF while parsing"),

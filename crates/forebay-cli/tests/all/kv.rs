@@ -222,6 +222,20 @@ fn bad_input_is_named_with_its_line() {
     assert!(refused.err.contains("line 1: a value of"), "{}", refused.err);
 }
 
+/// A user loaded a table in which a quote was missing: all lines behind it became the value of one key, and the load said that it had
+/// loaded them.
+#[test]
+fn a_quoted_field_without_an_end_is_not_loaded() {
+    let dir = Directory::new("kv-quote");
+    let store = dir.path().join("store");
+    for more in [&[][..], &["--sorted"]] {
+        let load = [&["kv", "load", text(&store), "-", "--format", "csv", "--create"], more].concat();
+        let refused = fed(2, &load, b"a,1\nb,\"2\nc,3\nd,4\n");
+        assert!(refused.err.contains("line 2: a quoted field has no end"), "{}", refused.err);
+        assert_eq!(ends(0, &["kv", "scan", text(&store)]).out, "");
+    }
+}
+
 /// Creates a closed store with tables and a log.
 fn made(dir: &Path) {
     let engine = Engine::start(Config::new().shards(1)).expect("an engine");
