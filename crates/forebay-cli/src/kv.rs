@@ -330,7 +330,9 @@ fn get(part: &PartArgs, key: &[u8], hex: bool) -> anyhow::Result<u8> {
         return Ok(NO);
     };
     let text = if hex { (entry::hex(&value) + "\n").into_bytes() } else { value.to_vec() };
-    written(io::stdout().lock().write_all(&text))?;
+    let mut out = io::stdout().lock();
+    // A flush at the end of the process would lose its error.
+    written(out.write_all(&text).and_then(|()| out.flush()))?;
     Ok(0)
 }
 

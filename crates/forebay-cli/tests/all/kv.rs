@@ -236,6 +236,19 @@ fn a_quoted_field_without_an_end_is_not_loaded() {
     }
 }
 
+/// A user wrote a value into a file on a full disk: the file was empty, and the exit code 0.
+#[test]
+fn a_value_that_is_not_written_is_a_failure() {
+    let dir = Directory::new("kv-full");
+    let store = dir.path().join("store");
+    ends(0, &["kv", "put", text(&store), "a", "short", "--create"]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("it takes nothing");
+    let got = forebay(&["kv", "get", text(&store), "a"]).stdout(full).output().expect("it starts");
+    let got = outcome(&got);
+    assert_eq!(got.code, Some(2), "{}", got.err);
+    assert!(got.err.contains("No space left on device"), "{}", got.err);
+}
+
 /// Creates a closed store with tables and a log.
 fn made(dir: &Path) {
     let engine = Engine::start(Config::new().shards(1)).expect("an engine");
