@@ -195,17 +195,28 @@ impl Destination {
     fn named(path: &Path, mark: &str) -> Result<Self, Failure> {
         let destination = Self { path: path.to_owned() };
         let (name, directory) = (path.display(), destination.directory());
+        // `Path` has no trailing slash.
+        let written = path.as_os_str().as_encoded_bytes();
         let fault = if destination.is_stdout() {
             return Ok(destination);
         } else if path.file_name().is_none() || path.is_dir() {
             format!("{name} is a directory: name a file to write")
+        } else if written.ends_with(b"/") || written.ends_with(b"/.") {
+            format!("{name} names a directory: name a file to write")
         } else if !directory.is_dir() {
             let directory = directory.display();
             format!("the directory {directory} does not exist: create it or name another file")
-        } else if path.symlink_metadata().is_ok() && !has_mark(path, mark) {
-            format!("{name} exists and was not written by this program: name another file or remove it")
         } else {
-            return Ok(destination);
+            match path.symlink_metadata() {
+                Ok(_) if has_mark(path, mark) => return Ok(destination),
+                Ok(_) => {
+                    let remedy = "name another file or remove it";
+                    format!("{name} exists and was not written by this program: {remedy}")
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(destination),
+                // Such as a name that is too long.
+                Err(error) => return Err(destination.failed(&error)),
+            }
         };
         Err(Failure::Path(fault))
     }

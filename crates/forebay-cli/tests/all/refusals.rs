@@ -100,6 +100,23 @@ fn the_file_for_json_is_checked_before_anything_is_done() {
     assert_eq!(directory.names(), ["diary.txt"]);
 }
 
+/// A user wrote the page to `results/`, which did not exist: the report was measured to its end, and its page could not be written.
+#[test]
+fn a_name_that_no_file_can_have_is_refused_before_anything_is_done() {
+    let directory = Directory::new("names");
+    let long = "x".repeat(256);
+    for (end, words) in [
+        ("results/", "results/ names a directory"),
+        ("results/.", "results/. names a directory"),
+        (long.as_str(), "File name too long"),
+    ] {
+        let name = format!("{}/{end}", directory.text());
+        refused(&["report", directory.text(), "--out", &name], 3, &[words]);
+        refused(&["doctor", directory.text(), &format!("--json={name}")], 3, &[words]);
+    }
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
 /// A user wrote page and JSON to `page.html` and `./page.html`: the JSON replaced the page, and the summary named it as the page.
 #[test]
 fn one_file_by_two_paths_is_one_place() {
