@@ -220,6 +220,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     // Checked before anything is measured: a minute of work must not end in "permission denied".
     let (page, json) = (Destination::new(&args.out, PAGE_MARK)?, args.json.destination()?);
     json.beside(&page)?;
+    json.replaces_none_of(&args.wait)?;
     let wait = args.wait.as_deref().map(saved::load_wait).transpose()?;
     if !args.from.is_empty() {
         return show_results(args, wait, &page, &json, cleanup);

@@ -112,6 +112,22 @@ impl Json {
             _ => Ok(()),
         }
     }
+
+    /// Fails when the JSON would replace a file that the same command reads.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub(crate) fn replaces_none_of<'p>(
+        &self,
+        inputs: impl IntoIterator<Item = &'p PathBuf>,
+    ) -> Result<(), Failure> {
+        let Some(own) = self.file().and_then(|file| fs::canonicalize(&file.path).ok()) else { return Ok(()) };
+        let is_own = |input: &&PathBuf| fs::canonicalize(input).is_ok_and(|input| input == own);
+        inputs.into_iter().find(is_own).map_or(Ok(()), |input| {
+            let name = input.display();
+            Err(Failure::Usage(format!("the JSON would replace {name}, which is read: name another file")))
+        })
+    }
 }
 
 /// Returns the JSON document of a command that is not about measurements, with `content` under `name`.

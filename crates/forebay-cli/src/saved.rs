@@ -75,7 +75,9 @@ pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     if args.before == Path::new("-") && args.after == Path::new("-") {
         return Err(Failure::Usage("only one of the two can be standard input".to_owned()).into());
     }
-    let (json, before, after) = (args.json.destination()?, load(&args.before)?, load(&args.after)?);
+    let json = args.json.destination()?;
+    json.replaces_none_of([&args.before, &args.after])?;
+    let (before, after) = (load(&args.before)?, load(&args.after)?);
     let comparison = diff::compare(&before, &after)?;
     if json.write(|| comparison.to_json(), &Cleanup::default())? {
         print(&comparison.to_text())?;

@@ -80,6 +80,7 @@ pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     let page = args.html.as_deref().map(|path| Destination::new(path, PAGE_MARK)).transpose()?;
     let json = args.json.destination()?;
     page.as_ref().map_or(Ok(()), |page| json.beside(page))?;
+    json.replaces_none_of(&args.report)?;
     let served = args.report.as_deref().map(known::served).transpose()?.unwrap_or_default();
     let signals = Signals::install()?;
     let report = match args.pid {

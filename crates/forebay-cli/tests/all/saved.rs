@@ -99,6 +99,28 @@ fn two_runs_of_the_same_program_on_a_busy_machine_are_not_called_different() {
     assert_eq!(count("changed") + count("alike") + count("unclear"), count("compared"), "{found}");
 }
 
+/// A user wrote `--json=b.json` behind the two results: the comparison replaced the second, which had taken an hour to measure.
+#[test]
+fn a_result_that_is_read_is_not_replaced() {
+    let files = Files(Directory::new("read"));
+    let text = result("random", &[(1, [100.0; 3], 100.0)]).to_string();
+    let [before, after] = ["a.json", "b.json"].map(|name| files.write(name, &text));
+    let again = format!("{}/./b.json", files.0.text());
+    let page = files.0.path().join("page.html");
+    let page = page.to_str().expect("readable name");
+    for name in [&before, &after, &again] {
+        let json = format!("--json={name}");
+        let words = ["would replace", ".json, which is read: name another file"];
+        expect_output(&["diff", &before, &after, &json], 2, &words);
+    }
+    let json = format!("--json={after}");
+    expect_output(&["report", files.0.text(), "--out", page, "--wait", &after, &json], 2, &["which is read"]);
+    assert_eq!(fs::read_to_string(&after).expect("it is there"), text);
+    // Another result of this program is replaced, as ever.
+    let other = format!("--json={}", files.write("c.json", &text));
+    expect_output(&["diff", &before, &after, &other], 0, &["0 changed beyond noise"]);
+}
+
 #[test]
 fn an_expression_that_fails_has_an_exit_code_of_its_own() {
     let files = Files(Directory::new("assert"));
