@@ -80,8 +80,8 @@ pub(crate) enum KvCommand {
     Load(load::LoadArgs),
     /// Show the figures of the store.
     Stats {
-        /// The store's directory.
-        dir: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
         #[command(flatten)]
         json: JsonArgs,
     },
@@ -112,7 +112,7 @@ pub(crate) enum KvCommand {
 pub(crate) struct StoreArgs {
     /// The store's directory.
     dir: PathBuf,
-    /// The most memory of the store, in MiB [default: 64; of get and scan 256]
+    /// The most memory of the store, in MiB [default: 64; of get, scan and stats 256]
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u64>,
     /// How new tables are compressed [default: as the newest compressed one, or not]
@@ -208,9 +208,9 @@ fn execute(command: &KvCommand) -> anyhow::Result<u8> {
         }
         KvCommand::Scan(args) => scan(args)?,
         KvCommand::Load(args) => load::run(args)?,
-        KvCommand::Stats { dir, json } => {
-            let json = json.destination()?;
-            let stats = open(dir, Options::new().read_only(true), |store| Ok(store.stats()))?;
+        KvCommand::Stats { store, json } => {
+            let (json, dir) = (json.destination()?, &store.dir);
+            let stats = open(dir, store.to_read(), |store| Ok(store.stats()))?;
             if json.write(|| show::stats_json(dir, &stats), &Cleanup::default())? {
                 print(&show::stats(dir, &stats))?;
             }

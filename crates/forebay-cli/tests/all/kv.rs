@@ -344,6 +344,9 @@ fn stats_and_compact_print_their_figures() {
     let stats = json(&ends(0, &["kv", "stats", dir.text(), "--json"]));
     assert_eq!(stats["records_in_log"], 1);
     assert_eq!(stats["keyspaces"][0]["levels"][0]["entries"], 500);
+    // A user gave the memory that the refusal of a long log named, and the command did not take it.
+    let small = json(&ends(0, &["kv", "stats", dir.text(), "--json", "--memory-mib", "32"]));
+    assert_eq!(small["memory"]["budget_bytes"], 32 << 20, "{small}");
     let compacted = ends(0, &["kv", "compact", dir.text()]);
     assert!(compacted.out.starts_with("tables: "), "{}", compacted.out);
     let stats = json(&ends(0, &["kv", "stats", dir.text(), "--json"]));
