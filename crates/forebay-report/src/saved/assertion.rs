@@ -155,10 +155,18 @@ impl<'a> Figure<'a> {
         let mut parameters = Vec::new();
         let (experiment, rest) = if let Some((experiment, rest)) = text.split_once('[') {
             let (inside, rest) = rest.split_once("].").ok_or_else(form)?;
-            for pair in inside.split(',') {
+            let mut from = 0;
+            for (end, _) in inside.match_indices(',').chain([(inside.len(), "")]) {
+                let next = inside.get(end + 1..).and_then(|next| next.split(',').next());
+                // A comma without a name behind it is part of a value, such as fio's `bs=4k,8k`.
+                if next.is_some_and(|next| !next.contains('=')) {
+                    continue;
+                }
+                let pair = &inside[from..end];
                 let (name, value) =
                     pair.split_once('=').ok_or_else(|| format!("{pair:?} is not param=value"))?;
                 parameters.push((name.trim(), value.trim()));
+                from = end + 1;
             }
             (experiment, rest)
         } else {
@@ -302,6 +310,24 @@ mod tests {
             parse(&format!("{one} >= 0.96 * {other}")).and_then(|assertion| assertion.judge(&report()));
         let text = outcome.expect("both are there").text;
         assert_eq!(text, format!("FAILS: {one} = 95, wanted >= 96 (0.96 * {other} = 100)"));
+    }
+
+    /// A user copied `fio[bs=4k,8k,job=a]` from the list of candidates: "8k" was no parameter.
+    #[test]
+    fn a_value_may_have_commas() {
+        let of = |bs: &str, job: &str| {
+            let row = Row::of_repeats("read", [[("iops", 7.0)]]);
+            Experiment::new("fio", "").parameter("bs", bs).parameter("job", job).with_rows([row])
+        };
+        let all = vec![of("4k,8k", "a"), of("4k,8k", "b,c,"), of("4k", "a")];
+        let report = Report::new(Environment::default(), all);
+        for parameters in ["bs=4k,8k,job=a", "job=b,c,,bs=4k,8k", "job=a, bs=4k", "job=b,c,"] {
+            let text = format!("fio[{parameters}].read.iops == 7");
+            let outcome = parse(&text).and_then(|assertion| assertion.judge(&report));
+            assert!(outcome.as_ref().is_ok_and(|outcome| outcome.holds), "{parameters}: {outcome:?}");
+        }
+        let wrong = parse("fio[bs,job=a].read.iops == 7").expect_err("no value").to_string();
+        assert!(wrong.contains("\"bs\" is not param=value"), "{wrong}");
     }
 
     /// Regression: figures of a file with parts that were never written had an outcome without a mark, as the gate is of all rows.
