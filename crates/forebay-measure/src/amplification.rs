@@ -15,6 +15,7 @@ use rustix::fs::{Advice, fadvise};
 use crate::file_set::{FileSet, Files};
 use crate::gates::processors;
 use crate::lanes::{allow_files, share};
+use crate::plan::check_memory;
 use crate::prelude::*;
 use crate::sentences::compared;
 use crate::units::show_bytes;
@@ -136,6 +137,8 @@ impl Experiment for Amplification {
             ))
             .into());
         }
+        let needed = most * options.count("in-flight");
+        check_memory("pieces in flight", needed, "give a smaller --most or --in-flight")?;
         let scratch = ScratchDir::find(context, SPEC.name)?;
         let make = |files: &u64| {
             let set =

@@ -113,6 +113,21 @@ pub(super) fn affordable_bytes() -> u64 {
     available_bytes().map_or(u64::MAX, |bytes| (bytes / 2).max(MEMORY_MIN_BYTES))
 }
 
+/// Refuses samples that need more memory than is available: `what` needs it, and `remedy` ends the sentence.
+///
+/// # Errors
+/// [`Failure::Unsuitable`].
+pub(super) fn check_memory(what: &str, needed: u64, remedy: &str) -> Result<(), Failure> {
+    let available = available_bytes().unwrap_or(u64::MAX);
+    if needed <= available {
+        return Ok(());
+    }
+    let [needed, available] = [needed, available].map(show_bytes);
+    Err(Failure::Unsuitable(format!(
+        "{what} need {needed} of memory, and {available} are available: {remedy}"
+    )))
+}
+
 /// Returns the memory available without swapping, or less where a cgroup limits this process.
 fn available_bytes() -> Option<u64> {
     let machine = value(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;

@@ -20,6 +20,7 @@ use crate::context;
 use crate::fio::FioJob;
 use crate::gates::processors;
 use crate::io_limit::IoLimit;
+use crate::plan::check_memory;
 use crate::prelude::*;
 use crate::residency::evict;
 use crate::units::show_bytes;
@@ -119,6 +120,8 @@ fn is_one_thread(backend: Backend) -> bool {
 /// Fails with a [`Failure`] when the path cannot be used, or the file is too small.
 fn prepare(options: &Values, context: &Context) -> anyhow::Result<TestFile> {
     const BLOCKS_MIN: u64 = 64;
+    let most = options.counts("readers").into_iter().max().unwrap_or(1);
+    check_memory("reads in flight", most * options.count("block"), "give a smaller --block or --readers")?;
     let (block_bytes, bytes) = (options.count("block"), options.count("size").next_multiple_of(4096));
     let too_small = |bytes: u64| {
         Failure::Unsuitable(format!(

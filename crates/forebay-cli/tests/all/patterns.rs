@@ -84,3 +84,14 @@ fn impossible_values_are_refused() {
     }
     needs_space("patterns");
 }
+
+/// A user gave all writes a file larger than memory: each sample of this part had all of it in memory, and the kernel ended programs.
+#[test]
+fn data_beyond_the_memory_are_refused() {
+    let directory = Directory::new("memory");
+    let outcome = run(&["measure", "patterns", directory.text(), "--quiet", "--size", "8000TiB"]);
+    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
+    let words = "the data of a sample need 16000 TiB of memory, and ";
+    assert!(outcome.err.contains(words) && outcome.err.contains("give a smaller --size"), "{}", outcome.err);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}

@@ -15,7 +15,7 @@ use crate::commands::{self, NAMESPACE};
 use crate::io_limit::IoLimit;
 use crate::pace::Offsets;
 use crate::pattern::Checker;
-use crate::plan::Sizes;
+use crate::plan::{Sizes, check_memory};
 use crate::prelude::*;
 use crate::reads::{self, backend_of, of_block};
 use crate::scan::{compare, cost};
@@ -150,6 +150,8 @@ impl Experiment for Random {
         let namespace = commands::namespace(&options.words("namespace"), &options.rows)?;
         let sizes = ColdFile::sizes(options, context)?;
         let block_bytes = options.count("block");
+        let most = options.counts("depth").into_iter().max().unwrap_or(1);
+        check_memory("reads in flight", most * block_bytes, "give a smaller --block or --depth")?;
         spans(&sizes, sizes.file_bytes, block_bytes)?;
         let file = ColdFile::prepare(context, &sizes)?;
         let spans = spans(&sizes, file.test_file.bytes, block_bytes)?;

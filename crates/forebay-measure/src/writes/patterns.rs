@@ -15,6 +15,7 @@ use forebay_collective::{Collective, Options, WriteCombiner};
 
 use crate::aligned::AlignedBuffer;
 use crate::backend::locked;
+use crate::plan::check_memory;
 use crate::prelude::*;
 use crate::residency::evict;
 
@@ -108,6 +109,11 @@ impl Experiment for Patterns {
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
         ScratchDir::find(context, SPEC.name)?;
         let bytes = options.count("size").next_multiple_of(1 << 20);
+        // A sample has all bytes in memory, and `combine` gathers them in more.
+        let least = options.counts("parts").into_iter().min().unwrap_or(1);
+        let is_random = options.words("pattern").contains(&"random");
+        let needed = if is_random { bytes.saturating_add(bytes / least) } else { bytes / 4 };
+        check_memory("the data of a sample", needed, "give a smaller --size")?;
         let file = TestFile::prepare(context, bytes, None)?;
         let setting = |pattern: &str, bytes: u64, piece_bytes: u64, participants: u64, memory: u64| {
             let all = json!({
