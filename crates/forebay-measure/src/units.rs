@@ -1,5 +1,7 @@
 //! Byte counts in human-readable form.
 
+pub(super) use forebay_report::units::bytes as show_bytes;
+
 /// Parses `4096`, `128KiB`, `256 MiB`, `3g`, `1.5GB`. KiB/MiB/GiB/TiB and the bare letters are
 /// powers of 1024, kB/MB/GB/TB are powers of 1000.
 ///
@@ -32,24 +34,6 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Returns `bytes` in the largest binary unit that keeps the number above one: `256 MiB`, `1.5 GiB`, `312 B`.
-pub(super) fn show_bytes(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    let mut unit = "B";
-    for next in ["KiB", "MiB", "GiB", "TiB"] {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    if value >= 100.0 || (value - value.round()).abs() < 0.05 {
-        format!("{value:.0} {unit}")
-    } else {
-        format!("{value:.1} {unit}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,13 +48,5 @@ mod tests {
         for wrong in ["", "x", "0", "-4k", "4 parsecs", "1.2.3", "99999999T"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn sizes_are_shown() {
-        assert_eq!(show_bytes(312), "312 B");
-        assert_eq!(show_bytes(256 << 20), "256 MiB");
-        assert_eq!(show_bytes(1_610_612_736), "1.5 GiB");
-        assert_eq!(show_bytes(3 << 30), "3 GiB");
     }
 }

@@ -91,7 +91,7 @@ fn data_beyond_the_memory_are_refused() {
     let directory = Directory::new("memory");
     let outcome = run(&["measure", "patterns", directory.text(), "--quiet", "--size", "8000TiB"]);
     assert_eq!(outcome.code, Some(4), "{}", outcome.err);
-    let words = "the data of a sample need 16000 TiB of memory, and ";
+    let words = "the data of a sample need 15.6 PiB of memory, and ";
     assert!(outcome.err.contains(words) && outcome.err.contains("give a smaller --size"), "{}", outcome.err);
     assert_eq!(directory.names(), Vec::<String>::new());
 }
