@@ -14,7 +14,7 @@ use crate::backing_device::{device_stat, filesystem_of};
 use crate::cleanup::TempDirectory;
 use crate::job_file::{self, FileJob, Order, is_without_effect};
 use crate::options::Length;
-use crate::plan::affordable_bytes;
+use crate::plan::check_memory;
 use crate::preconditions::Preconditions;
 use crate::prelude::*;
 use crate::progress::Unit;
@@ -208,7 +208,7 @@ impl Run {
             };
             missing.entry(parent).or_default().push((path, own));
         }
-        groups.iter().try_for_each(|group| check_memory(group))?;
+        groups.iter().try_for_each(|group| check_jobs(group))?;
         let mut made = Vec::new();
         for (parent, files) in missing {
             refuse_memory_filesystem(&parent, &filesystem_of(&parent))?;
@@ -273,20 +273,12 @@ impl Run {
     }
 }
 
-/// Refuses jobs at the same time whose operations in flight need more memory than a sample may use.
-fn check_memory(jobs: &[FileJob]) -> Result<(), Failure> {
+/// Refuses jobs at the same time whose operations in flight need more memory than there is.
+fn check_jobs(jobs: &[FileJob]) -> Result<(), Failure> {
     let needed = jobs.iter().map(FileJob::memory_bytes).fold(0, u64::saturating_add);
-    let affordable = affordable_bytes();
-    if needed <= affordable {
-        return Ok(());
-    }
     let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-    Err(Failure::Unsuitable(format!(
-        "[{}] needs {} of memory for operations in flight, and a sample may use {}: give a smaller bs, iodepth or numjobs",
-        names.join("], ["),
-        show_bytes(needed),
-        show_bytes(affordable)
-    )))
+    let what = format!("[{}]: operations in flight", names.join("], ["));
+    check_memory(&what, needed, "give a smaller bs, iodepth or numjobs")
 }
 
 /// Returns the file of each clone of a job.
