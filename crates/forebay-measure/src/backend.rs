@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 
 use crate::aligned::AlignedBuffer;
 use crate::commands::{self, Namespace};
-use crate::lanes::{Join, close, in_tasks, joined, on_own_threads, tasks_on_shards};
+use crate::lanes::{Join, allow_files, close, in_tasks, joined, on_own_threads, tasks_on_shards};
 use crate::pattern::Pattern;
 
 mod aio;
@@ -242,6 +242,10 @@ pub(crate) fn run<L: Lane, T>(
         }
         Backend::TokioFs | Backend::SpawnBlocking => {
             let is_tokio = backend == Backend::TokioFs;
+            if is_tokio {
+                // A file for each caller.
+                _ = allow_files(target.depth as u64);
+            }
             let shared = Arc::new(target.open(if is_tokio { 0 } else { libc::O_DIRECT })?);
             let caller = || -> anyhow::Result<Caller> {
                 if !is_tokio {

@@ -15,7 +15,7 @@ use forebay::{Block, Config, Durability, Engine, Open};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::file_set::{FileSet, Files as FilesOnDisk};
-use crate::lanes::ready;
+use crate::lanes::{allow_files, ready};
 use crate::prelude::*;
 use crate::units::show_bytes;
 
@@ -114,6 +114,7 @@ impl Experiment for Files {
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         let work: Work = job.work()?;
+        _ = allow_files(work.at_once as u64);
         let (tallies, cost) = match job.row.as_str() {
             "forebay" => with_engine(Config::new(), |engine| tasks(Library::Forebay(engine.clone()), job))?,
             "tokio-fs" => tasks(Library::Tokio, job)?,

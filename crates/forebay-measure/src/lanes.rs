@@ -210,7 +210,7 @@ fn deadline(gauge: &Gauge, job: &Job) -> Instant {
     gauge.begun() + Duration::from_secs_f64(job.seconds)
 }
 
-/// Lets this process have `files` files open, and some for itself.
+/// Lets this process have `files` files open, and some for itself. A lower limit may suffice: an open fails where it does not.
 ///
 /// # Errors
 /// The hard limit is lower.

@@ -3,7 +3,9 @@
 
 use std::fs;
 
-use crate::support::{Directory, document, has_samples, metric, rows, run, tail};
+use crate::support::{
+    Directory, document, experiments, has_samples, metric, rows, run, run_with_files, tail,
+};
 use serde_json::Value;
 
 #[test]
@@ -230,4 +232,23 @@ fn ranks_are_processes_that_write_together() {
     }
     assert!(value["verdicts"].to_string().contains("3 ranks: `two-phase-sync`"), "{}", value["verdicts"]);
     assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+/// A user read by 2,000 readers from a login that lets a process have 1,024 files open, with a higher hard limit: the row that opens
+/// a file for each of them was left out with "Too many open files".
+#[test]
+fn a_row_has_more_files_than_may_be_open_at_first() {
+    let directory = Directory::new("descriptors");
+    let all = ["--json", "--quiet", "--repeats", "1", "--seconds", "0.05", "--rows", "tokio-fs"];
+    for own in [
+        &["cpu", "--readers", "300", "--size", "2MiB"][..],
+        &["walk", "--in-flight", "300", "--size", "1MiB", "--depth", "1", "--node", "512", "--threads", "1"],
+    ] {
+        let outcome = run_with_files(256, &[&["measure"][..], own, &all, &[directory.text()]].concat());
+        assert_eq!(outcome.code, Some(0), "{own:?}: {}", outcome.err);
+        let value = document(&outcome);
+        let measured: Vec<&Value> = experiments(&value).iter().flat_map(rows).collect();
+        assert!(!measured.is_empty(), "{value}");
+        measured.into_iter().for_each(|row| has_samples(row, 1));
+    }
 }

@@ -1,13 +1,12 @@
 //! End-to-end tests of `measure --fio`: job files of fio, the tables of their jobs, and refusals.
 
 use std::fs;
-use std::process::{Command, Stdio};
 
-use forebay_test::children::end_with_parent;
 use serde_json::json;
 
 use crate::support::{
     Directory, document, experiments, forebay, has_samples, metric, names_of_rows, outcome, rows, run,
+    run_with_files,
 };
 
 #[test]
@@ -140,12 +139,8 @@ fn a_job_has_more_threads_than_files_may_be_open() {
     let file = directory.path().join("a.fio");
     fs::write(&file, "[a]\nfilename=f\nsize=4k\nnumjobs=300\n").expect("it is our directory");
     let file = file.to_str().expect("readable name");
-    let limited = "ulimit -Sn 256 && exec \"$0\" \"$@\"";
-    let mut command = Command::new("sh");
-    command.args(["-c", limited, env!("CARGO_BIN_EXE_forebay"), "measure", "--fio", file, directory.text()]);
-    command.args(["--json", "--quiet", "--repeats", "1"]).stdin(Stdio::null());
-    end_with_parent(&mut command);
-    let outcome = outcome(&command.output().expect("it starts"));
+    let arguments = ["measure", "--fio", file, directory.text(), "--json", "--quiet", "--repeats", "1"];
+    let outcome = run_with_files(256, &arguments);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let value = document(&outcome);
     has_samples(&rows(&experiments(&value)[0])[0], 1);

@@ -35,6 +35,16 @@ pub fn run(arguments: &[&str]) -> Outcome {
     outcome(&output)
 }
 
+/// Runs the program where a process has no more than so many files open, unless it sets the limit itself.
+pub fn run_with_files(files: u32, arguments: &[&str]) -> Outcome {
+    let limited = format!("ulimit -Sn {files} && exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", limited.as_str(), env!("CARGO_BIN_EXE_forebay")]).args(arguments);
+    command.stdin(Stdio::null());
+    end_with_parent(&mut command);
+    outcome(&command.output().expect("the shell starts"))
+}
+
 /// Returns the texts of an output.
 pub fn outcome(output: &Output) -> Outcome {
     Outcome {

@@ -84,7 +84,11 @@ impl Appender {
         let name = way.name.trim_start_matches("store-");
         let lanes = if matches!(name, "tokio-fs" | "own-runtime") { work.workload.lanes() } else { 0 };
         let target: Arc<dyn Target> = match engine {
-            _ if work.as_published => Arc::new(Files::new(job, work, engine)),
+            _ if work.as_published => {
+                // A file for each append in flight.
+                _ = allow_files(work.workload.lanes() as u64);
+                Arc::new(Files::new(job, work, engine))
+            }
             None => Arc::new(Places::create(job, work, lanes)?),
             Some(engine) if way.name.starts_with("store-") => Arc::new(Puts::open(job, work, engine)?),
             Some(engine) => Arc::new(Log::open(job, work, engine)?),

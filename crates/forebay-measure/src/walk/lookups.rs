@@ -26,7 +26,7 @@ use crate::experiment::{Outcome, Way};
 use crate::gates::processors;
 use crate::gauge::Gauge;
 use crate::job::Job;
-use crate::lanes::{Join, in_tasks, on_own_threads, runtime, tasks_on_shards, with_engine};
+use crate::lanes::{Join, allow_files, in_tasks, on_own_threads, runtime, tasks_on_shards, with_engine};
 use crate::latency::Latency;
 use crate::pattern::SplitMix;
 use crate::timers::Timers;
@@ -107,6 +107,8 @@ fn is_on_shards(way: &Way) -> bool {
 /// The row failed, or returned a wrong result.
 pub(super) fn sample(job: &Job, way: &'static Way) -> anyhow::Result<Outcome> {
     let shared = Arc::new(SampleState::open(job)?);
+    // Some rows have a file for each lookup in flight.
+    _ = allow_files(shared.work.in_flight as u64);
     if !way.name.starts_with("forebay") {
         return run(job, way, &shared, None);
     }
