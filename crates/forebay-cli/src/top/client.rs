@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
@@ -10,6 +11,8 @@ use forebay_report::failure::Failure;
 
 /// Maximum length of a reply; no engine sends more: 256 files with long paths are a tenth of it.
 const REPLY_BYTES_MAX: u64 = 16 << 20;
+/// The time for a reply, after which the program counts as stopped.
+const REPLY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Requests the exposition of the engine that serves the socket at `path`; `None` when the engine is about to end.
 ///
@@ -28,6 +31,7 @@ pub(super) fn request(path: &Path) -> anyhow::Result<Option<String>> {
         )),
         _ => Failure::missing(path, &error),
     })?;
+    stream.set_read_timeout(Some(REPLY_WITHIN)).context("no limit can be set to the wait for a reply")?;
     let (mut status, mut reply) = (String::new(), String::new());
     let sent = stream.write_all(b"GET /metrics?files HTTP/1.1\r\nHost: engine\r\n\r\n");
     let received = sent.and_then(|()| {
@@ -39,6 +43,10 @@ pub(super) fn request(path: &Path) -> anyhow::Result<Option<String>> {
     match received {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(None)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let seconds = REPLY_WITHIN.as_secs();
+            bail!("{name} gave no reply within {seconds} s: its program is stopped, or is not an engine's")
         }
         Err(error) => Err(error).context("the statistics of the engine cannot be read"),
         Ok(_) if status.is_empty() => Ok(None),

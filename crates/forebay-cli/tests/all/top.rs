@@ -252,7 +252,11 @@ fn a_socket_without_an_engine_is_reported() {
     let earlier = scene.directory.join("earlier");
     let listener = UnixListener::bind(&earlier).expect("writable");
     let closing = std::thread::spawn(move || drop(listener.accept().expect("a client")));
+    // A user looked at a program that a debugger had stopped: `top` waited for it, and took no `q`.
+    let stopped = scene.directory.join("stopped");
+    let _accepts_nothing = UnixListener::bind(&stopped).expect("writable");
     for (socket, code, known) in [
+        (text(&stopped), 1, "gave no reply"),
         (text(&dead), 3, "no engine serves"),
         (text(&earlier), 3, "or it is of an earlier release"),
         (text(&scene.directory.join("missing")), 3, "does not exist"),
