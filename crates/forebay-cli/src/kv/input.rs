@@ -193,7 +193,10 @@ impl Input {
         }
         let line = self.lines;
         let fault = |text: String| Fault { line, text };
-        let found: Line = serde_json::from_slice(&text).map_err(|error| fault(of_json(&error)))?;
+        // Editors add a byte order mark, which the parser of CSV and TSV passes over.
+        let mark: &[u8] = if line == 1 { b"\xef\xbb\xbf" } else { b"" };
+        let text = text.strip_prefix(mark).unwrap_or(&text);
+        let found: Line = serde_json::from_slice(text).map_err(|error| fault(of_json(&error)))?;
         let key = field("key", found.key, found.key_hex).map_err(fault)?;
         let value = field("value", found.value, found.value_hex).map_err(fault)?;
         Ok(Some(Entry { line, key, value }))

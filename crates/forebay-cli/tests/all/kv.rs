@@ -165,9 +165,10 @@ fn files_of_every_format_are_loaded() {
     };
     let csv = file("one.csv", "id,value,key\n1,\"first, one\",c\n2,second,a\n");
     let tsv = file("two.tsv", "b\t\"as it is\"\n");
+    // A user saved it with an editor that adds a byte order mark: "expected value".
     let jsonl = file(
         "three.jsonl",
-        "{\"key\":\"d\",\"value\":\"\\u00e9\"}\n\n{\"key\":\"e\",\"value_hex\":\"00\"}\n",
+        "\u{feff}{\"key\":\"d\",\"value\":\"\\u00e9\"}\n\n{\"key\":\"e\",\"value_hex\":\"00\"}\n",
     );
     ends(0, &["kv", "load", store, text(&csv), "--header", "--create"]);
     ends(0, &["kv", "load", store, text(&tsv)]);
