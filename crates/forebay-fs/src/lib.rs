@@ -32,17 +32,15 @@
 //! page cache can serve are copied on the calling thread (`RWF_NOWAIT`). Further reads of a file that is open to read alone, and
 //! all positioned reads and those of `direct` and `adaptive` files, are made by the *engine*: the worker's ring, or a shard. A
 //! process has one engine, which never ends; a forked child has its own. An *accepted* write belongs to its thread, not to the file
-//! or the runtime, whose end waits for it once all tasks are dropped: at the thread's end, or on the one blocking thread that a
-//! current-thread runtime is ever given. A *scope* puts another engine in the place of the process's; that of a simulated world has
-//! separate names and bytes, and without one calls in a world are refused. What can go wrong: clones move one cursor at a time only
-//! where the kernel reads (so the engine does not, once a clone exists); a file that the engine has closes a moment after its
-//! handle (so files that may be written stay away from it); a thread may be in a call for ever (a pipe without a peer), and then
-//! the runtime's end waits as tokio's does.
+//! or the runtime, whose end waits for it once all tasks are dropped: at the thread's end, or on a blocking thread of a
+//! current-thread runtime. Such a runtime has at most one more, which waits for calls while its paused clock must stand. A *scope*
+//! puts another engine in the place of the process's; that of a simulated world has separate names and bytes, and without one calls
+//! in a world are refused. What can go wrong: clones move one cursor at a time only where the kernel reads (so the engine does not,
+//! once a clone exists); a file that the engine has closes a moment after its handle (so files that may be written stay away from
+//! it); a thread may be in a call for ever (a pipe without a peer), and then the runtime's end waits as tokio's does.
 //!
 //! # Differences
 //!
-//! - A paused clock (`start_paused`) advances while a call is in flight: it stands still for the runtime's own blocking threads
-//!   alone.
 //! - `Runtime::shutdown_timeout` waits for accepted writes without a limit.
 //! - Calls work without a runtime and on one that is shut down, where tokio's fail or panic.
 //! - A forked child opens direct and adaptive files again; other files of its parent work there as well.

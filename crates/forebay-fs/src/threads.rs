@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use forebay::internal::PerProcess;
+use forebay::internal::{PerProcess, stand};
 use tokio::sync::oneshot;
 
 /// The number of threads of tokio's blocking pool: so many calls on pipes may wait for their other ends.
@@ -54,9 +54,12 @@ impl<T> Future for Call<T> {
 /// Makes a call on one of the threads. All that the call owns is dropped before its result is there.
 pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
     let (sender, result) = oneshot::channel();
+    let standing = stand();
     let job = move || {
         // The waiter may be dropped.
         let _ = sender.send(call());
+        // A paused clock may go on once the waiter is woken.
+        drop(standing);
     };
     THREADS.get(Threads::default).push(Box::new(job));
     Call { result }

@@ -308,3 +308,30 @@ async fn a_scope_has_its_own_engine() {
         assert_eq!(forebay_fs::engine().unwrap().shard_count(), 1);
     }
 }
+
+/// The calls of a test with a paused clock had a limit of a second each, and expired, where those of `tokio::fs` did not: the clock
+/// moved to the limit while the calls were on threads of this crate.
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_stands_while_a_call_is_in_flight() {
+    let dir = dir();
+    let path = dir.path().join("file");
+    let begun = tokio::time::Instant::now();
+    for turn in 0..20 {
+        in_time(forebay_fs::write(&path, bytes(100_000))).await.unwrap();
+        let mut options = forebay_fs::OpenOptions::new();
+        let mut file = in_time(options.read(true).adaptive(turn % 2 == 0).open(&path)).await.unwrap();
+        let mut all = Vec::new();
+        in_time(file.read_to_end(&mut all)).await.unwrap();
+        assert!(all == bytes(100_000));
+        in_time(file.read_exact_at(&mut all[..5_000], 3_000)).await.unwrap();
+        assert_eq!(in_time(forebay_fs::metadata(&path)).await.unwrap().len(), 100_000);
+    }
+    assert_eq!(begun.elapsed(), std::time::Duration::ZERO);
+    tokio::time::sleep(std::time::Duration::from_secs(3600)).await;
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(3600), "and goes on afterwards");
+}
+
+async fn in_time<T>(call: impl Future<Output = T>) -> T {
+    let limit = std::time::Duration::from_millis(1);
+    tokio::time::timeout(limit, call).await.expect("the clock stands")
+}

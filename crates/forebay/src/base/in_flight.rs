@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use crate::base::paused_clock;
 use crate::base::wakes;
 
 /// Counts what keeps an owner from having closed: calls of the pool of threads, entries in tables of files, and dropped operations
@@ -48,6 +49,10 @@ impl InFlight {
 
     /// Completes when nothing is in flight.
     pub(crate) fn poll_none(&self, waker: &Waker) -> Poll<()> {
+        paused_clock::poll(waker, |waker| self.poll_count(waker))
+    }
+
+    fn poll_count(&self, waker: &Waker) -> Poll<()> {
         let mut closers = self.lock();
         if self.count() == 0 {
             return Poll::Ready(());

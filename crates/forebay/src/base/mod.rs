@@ -12,6 +12,7 @@ pub(crate) mod here;
 pub(crate) mod in_flight;
 #[cfg(feature = "_mutants")]
 pub mod mutants;
+pub(crate) mod paused_clock;
 pub(crate) mod pending;
 pub(crate) mod priority;
 pub(crate) mod size_limit;

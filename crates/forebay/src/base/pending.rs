@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::in_flight::Stays;
+use crate::base::paused_clock;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::wakes;
 
@@ -202,12 +203,17 @@ impl<T> Drop for Call<T> {
 /// Returns a sender and the [`Pending`] that it completes. A sender dropped unused completes it with
 /// [`ErrorKind::EngineClosed`].
 pub fn channel<T>(operation: &'static str) -> (Sender<T>, Pending<T>) {
-    call(operation, Stays::default())
+    pair(operation, Stays::default(), false)
 }
 
 /// As [`channel`], for a call that is in flight until its sender is used or dropped.
 pub(crate) fn call<T>(operation: &'static str, stays: Stays) -> (Sender<T>, Pending<T>) {
-    let cell = Arc::new(Cell { operation, slot: Mutex::new(Slot::Waiting(None)), origin: Origin::here() });
+    pair(operation, stays, true)
+}
+
+fn pair<T>(operation: &'static str, stays: Stays, stops_clock: bool) -> (Sender<T>, Pending<T>) {
+    let slot = Mutex::new(Slot::Waiting(None));
+    let cell = Arc::new(Cell { operation, slot, origin: Origin::here(), stops_clock });
     let sender = Sender { operation, cell: Some(cell.clone()), stays };
     (sender, Pending { state: State::Call(Call { cell, turn: None }) })
 }
@@ -263,6 +269,8 @@ struct Cell<T> {
     operation: &'static str,
     slot: Mutex<Slot<T>>,
     origin: Origin,
+    /// The result needs nothing of the program's, whose paused clock stands until then.
+    stops_clock: bool,
 }
 
 enum Slot<T> {
@@ -286,6 +294,13 @@ impl<T> Cell<T> {
     }
 
     fn poll(&self, waker: &Waker) -> Poll<Result<T>> {
+        if self.stops_clock {
+            return paused_clock::poll(waker, |waker| self.poll_slot(waker));
+        }
+        self.poll_slot(waker)
+    }
+
+    fn poll_slot(&self, waker: &Waker) -> Poll<Result<T>> {
         let mut slot = self.lock();
         match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Filled(result) => Poll::Ready(result),

@@ -12,7 +12,7 @@ use crate::base::class::{Class, ClassSpec, ClassTable, Tenant};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::health::Health;
-use crate::base::in_flight::Stay;
+use crate::base::in_flight::{Stay, Stays};
 use crate::base::pending::{self, Pending, Sender};
 use crate::base::priority::Priorities;
 use crate::base::wait;
@@ -227,7 +227,8 @@ impl Engine {
             watch,
             servers: Mutex::default(),
         });
-        let (senders, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| pending::channel("close")).unzip();
+        let (senders, ends): (Vec<_>, Vec<_>) =
+            (0..count).map(|_| pending::call("close", Stays::default())).unzip();
         let guard = Arc::new(Guard { shared: shared.clone(), ends: Mutex::new(ends) });
         Ok((Engine { shared, guard }, senders))
     }

@@ -408,8 +408,8 @@ fn outside_of_shards_the_calls_of_shards_say_so() {
     let _ = engine();
 }
 
-/// Tokio moves a paused clock to the next timer while its runtime waits for a device, as if it had nothing to do: limits of a
-/// second were over before the read. The remedy of docs/modes.md is a blocking task, during which the clock stands.
+/// Tokio moves a paused clock to the next timer while its runtime waits for a task of a shard, as if it had nothing to do. The
+/// remedy of docs/modes.md is a blocking task, during which the clock stands.
 #[tokio::test(start_paused = true)]
 async fn a_paused_clock_stands_beside_a_blocking_task() {
     let (kept, end) = std::sync::mpsc::channel::<()>();
@@ -432,4 +432,57 @@ async fn a_paused_clock_stands_beside_a_blocking_task() {
     drop(kept);
     tokio::time::sleep(std::time::Duration::from_secs(3600)).await;
     assert!(begun.elapsed() >= std::time::Duration::from_secs(3600), "and goes on afterwards");
+}
+
+/// The reads of a test with a paused clock had a limit of a second each, and expired: Tokio moved the clock to the limit while its
+/// runtime waited for the device, as if it had nothing to do.
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_stands_while_an_operation_is_in_flight() {
+    use_paused_clock().await;
+}
+
+/// The same with a clock that was paused after the runtime had its ring.
+#[tokio::test]
+async fn a_clock_that_is_paused_later_stands_as_well() {
+    let (_engine, _dir, file) = file_with(1);
+    assert_eq!(file.read(0..4096).await.unwrap()[..], bytes_of(0..4096)[..]);
+    tokio::time::pause();
+    use_paused_clock().await;
+}
+
+/// Has limits that expire when the clock moves during an operation, and timers that wait until it moves afterwards.
+async fn use_paused_clock() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, LEN);
+    let begun = tokio::time::Instant::now();
+    for open in [Open::write(), Open::write().buffered(), Open::write().adaptive()] {
+        let file = in_time(engine.open(&path, open)).await.unwrap();
+        for turn in 0..50u64 {
+            let range = turn * 20_000..turn * 20_000 + 5_000;
+            assert_eq!(in_time(file.read(range.clone())).await.unwrap()[..], bytes_of(range)[..]);
+        }
+        let ranges = (0..20u64).map(|n| n * 50_000..n * 50_000 + 100);
+        let blocks = in_time(file.read_many(ranges)).await.unwrap();
+        assert!(blocks.iter().all(Result::is_ok));
+        in_time(file.write(0, bytes_of(0..4096)).durable(forebay::Durability::Data)).await.unwrap();
+        in_time(file.close()).await.unwrap();
+    }
+    assert_eq!(begun.elapsed(), std::time::Duration::ZERO);
+    let file = engine.open(&path, Open::read()).await.unwrap();
+    let hour = std::time::Duration::from_secs(3600);
+    // One that is dropped, and one that is not polled again, do not stop the clock for ever.
+    let mut read = Box::pin(file.read(0..4096));
+    let _ = futures::poll!(&mut read);
+    drop(read);
+    tokio::time::sleep(hour).await;
+    let mut read = Box::pin(file.read(0..4096));
+    let _ = futures::poll!(&mut read);
+    tokio::time::sleep(hour).await;
+    assert!(begun.elapsed() >= 2 * hour);
+}
+
+async fn in_time<T>(operation: impl Future<Output = T>) -> T {
+    let limit = std::time::Duration::from_millis(1);
+    tokio::time::timeout(limit, operation).await.expect("the clock stands")
 }

@@ -15,6 +15,7 @@ use super::range_error;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::in_flight::Stay;
+use crate::base::paused_clock;
 use crate::base::priority::Gate;
 use crate::base::sync::AtomicWaker;
 use crate::base::wakes;
@@ -237,7 +238,10 @@ impl Batch {
 
     /// Returns every range's result, once; for the future.
     pub(crate) fn poll_all(&self, waker: &Waker) -> Poll<Result<Vec<Result<Block>>>> {
-        if !self.is_done_or_wakes(waker) {
+        let waited = paused_clock::poll(waker, |waker| {
+            if self.is_done_or_wakes(waker) { Poll::Ready(()) } else { Poll::Pending }
+        });
+        if waited.is_pending() {
             return Poll::Pending;
         }
         // SAFETY: `done` was seen, so the shard writes no more, and this side has one future.
@@ -259,11 +263,17 @@ impl Batch {
         };
         let mut taken = pop();
         if taken.is_none() {
-            let done = self.is_done_or_wakes(waker);
-            // Returns a result that arrived between the check and the registration.
-            taken = pop();
+            let waited = paused_clock::poll(waker, |waker| {
+                let done = self.is_done_or_wakes(waker);
+                // Returns a result that arrived between the check and the registration.
+                match pop() {
+                    None if !done => Poll::Pending,
+                    taken => Poll::Ready(taken),
+                }
+            });
+            taken = std::task::ready!(waited);
             if taken.is_none() {
-                return if done { Poll::Ready(None) } else { Poll::Pending };
+                return Poll::Ready(None);
             }
         }
         if queue.len() <= queue.capacity() / 2 && self.stalled.swap(false, Ordering::AcqRel) {

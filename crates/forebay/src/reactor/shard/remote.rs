@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use crate::base::in_flight::Stay;
+use crate::base::paused_clock;
 use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::base::sync::{AtomicWaker, UnsafeCell};
 use crate::base::wakes;
@@ -92,9 +93,12 @@ impl RemoteCell {
     /// Polls for the future. Returns the outcome once; otherwise `waker` is woken later.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<OpOutcome> {
         if self.state.load(Ordering::Acquire) != DONE {
-            self.waker.register(waker);
-            // The shard may have finished between the load and the registration.
-            if self.state.load(Ordering::Acquire) != DONE {
+            let registered = paused_clock::poll(waker, |waker| {
+                self.waker.register(waker);
+                // The shard may have finished between the load and the registration.
+                if self.is_done() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            if registered.is_pending() {
                 return Poll::Pending;
             }
         }

@@ -12,6 +12,7 @@ use super::state::Job;
 use super::table::WalkKey;
 use crate::base::class::Class;
 use crate::base::in_flight::Stay;
+use crate::base::paused_clock;
 use crate::base::sync::AtomicWaker;
 use crate::base::wakes;
 use crate::io::op::OpFailure;
@@ -121,9 +122,12 @@ impl Batch {
     /// Returns, for the future, every walk with its ending, once.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<BatchEntry>> {
         if !self.is_done() {
-            self.waker.register(waker);
-            // The shard may have finished between the check and the registration.
-            if !self.is_done() {
+            let registered = paused_clock::poll(waker, |waker| {
+                self.waker.register(waker);
+                // The shard may have finished between the check and the registration.
+                if self.is_done() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            if registered.is_pending() {
                 return Poll::Pending;
             }
         }
