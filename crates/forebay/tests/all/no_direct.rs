@@ -142,3 +142,23 @@ fn an_empty_file_without_direct_requests_is_written_and_read() {
         }
     });
 }
+
+/// A new file on a file system without direct I/O failed to open and stayed there, empty: the open that the error advises, with
+/// `Open::buffered()`, failed as well, because the file existed.
+#[test]
+fn a_new_file_that_is_refused_can_be_created_as_the_error_says() {
+    with_overlay(|top| {
+        let path = top.with_file_name("below").join("refused");
+        let engine = Engine::start(config()).unwrap();
+        let refused = engine.open(&path, Open::create_new()).wait().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        assert!(!path.exists());
+        let file = engine.open(&path, Open::create_new().buffered()).wait().unwrap();
+        file.write(0, b"abc".to_vec()).wait().unwrap();
+        file.close().wait().unwrap();
+        let exists = engine.open(&path, Open::create_new()).wait().unwrap_err();
+        assert_eq!(exists.raw_os_error(), Some(libc::EEXIST), "{exists}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"abc");
+        engine.close().wait().unwrap();
+    });
+}

@@ -31,8 +31,23 @@ pub(super) fn open(at: &At, how: &OpenHow) -> Result<OwnedFd> {
     flags.set(OFlags::CREATE, how.create || how.create_new);
     flags.set(OFlags::EXCL, how.create_new);
     flags.set(OFlags::TRUNC, how.truncate);
-    open_with(at.fd(), at.name(), flags, Mode::from_raw_mode(how.mode as _), how.direct)
-        .map_err(|cause| named(open_error(OPERATION, cause, how.direct)))
+    open_with(at.fd(), at.name(), flags, Mode::from_raw_mode(how.mode as _), how.direct).map_err(|cause| {
+        if how.create_new && how.direct && cause == Errno::INVAL {
+            remove_refused(at);
+        }
+        named(open_error(OPERATION, cause, how.direct))
+    })
+}
+
+/// Removes the new file that a file system without direct I/O has created before it refused `O_DIRECT`, so that the next open can
+/// create it.
+fn remove_refused(at: &At) {
+    let Ok(found) = retry(|| rustix::fs::statat(at.fd(), at.name(), AtFlags::SYMLINK_NOFOLLOW)) else {
+        return;
+    };
+    if found.st_size == 0 && matches!(FileType::from_raw_mode(found.st_mode), FileType::RegularFile) {
+        let _ = rustix::fs::unlinkat(at.fd(), at.name(), AtFlags::empty());
+    }
 }
 
 pub(super) fn temp_file(dir: &At, direct: bool) -> Result<OwnedFd> {
