@@ -107,8 +107,9 @@ impl OpenOptions {
 
     /// Sets whether bytes bypass the page cache. Reads may start and end anywhere; writes are whole blocks of the device, at
     /// multiples of its blocks. The open fails where the file system has no direct I/O, and with [`append`](OpenOptions::append).
+    /// Of this and [`adaptive`](OpenOptions::adaptive) the one that is set last counts.
     pub fn direct(&mut self, direct: bool) -> &mut OpenOptions {
-        self.mode = if direct { Mode::Direct } else { Mode::Buffered };
+        self.set_mode(Mode::Direct, direct);
         self
     }
 
@@ -116,7 +117,7 @@ impl OpenOptions {
     /// mode](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#modes). Writes are as with
     /// [`direct`](OpenOptions::direct). Where the file system has no direct I/O the file is as any other.
     pub fn adaptive(&mut self, adaptive: bool) -> &mut OpenOptions {
-        self.mode = if adaptive { Mode::Adaptive } else { Mode::Buffered };
+        self.set_mode(Mode::Adaptive, adaptive);
         self
     }
 
@@ -162,6 +163,15 @@ impl OpenOptions {
         let object = engines::in_world(engine.clone(), calls).await?;
         let access = SimulatedAccess { reads: options.read, writes: options.write, appends: options.append };
         Ok(File::of(Handle::World(Arc::new(SimulatedFile::new(engine, object, access)))))
+    }
+
+    /// Sets a mode, or resets it where it is set.
+    fn set_mode(&mut self, mode: Mode, is_wanted: bool) {
+        if is_wanted {
+            self.mode = mode;
+        } else if self.mode == mode {
+            self.mode = Mode::Buffered;
+        }
     }
 
     fn simulate(&mut self, set: impl FnOnce(&mut SimulatedOptions)) -> &mut OpenOptions {

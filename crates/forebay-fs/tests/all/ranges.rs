@@ -155,3 +155,23 @@ async fn direct_files_do_not_append() {
     file.flush().await.unwrap();
     assert!(std::fs::read(&path).unwrap() == bytes(100));
 }
+
+/// A program that set both modes from its settings, `adaptive(true)` and then `direct(false)`, had a file that used the page cache
+/// alone.
+#[tokio::test]
+async fn a_mode_that_is_not_wanted_leaves_the_other() {
+    let dir = dir();
+    let path = dir.path().join("file");
+    std::fs::write(&path, bytes(5_000)).unwrap();
+    for (adaptive, direct) in [(true, false), (false, true), (false, false)] {
+        let (mut one, mut other) = (OpenOptions::new(), OpenOptions::new());
+        one.read(true).adaptive(adaptive).direct(direct);
+        other.read(true).direct(direct).adaptive(adaptive);
+        for options in [one, other] {
+            let file = options.open(&path).await.unwrap();
+            let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+            let is_direct = flags.contains(rustix::fs::OFlags::DIRECT);
+            assert_eq!(is_direct, adaptive || direct, "adaptive: {adaptive}, direct: {direct}");
+        }
+    }
+}
