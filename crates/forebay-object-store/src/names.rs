@@ -132,6 +132,15 @@ async fn is_one_file(shared: &StoreState, one: &Path, other: &Path) -> bool {
 /// Moves the file `from` to `to`, in place of the object there.
 async fn move_over(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
     loop {
+        // First: the rename makes it durable that the old name is gone, and the new name needs its directories. If those are removed
+        // meanwhile, the rename does not find them.
+        if shared.is_durable()
+            && has_parent(shared, to).await
+            && let Err(failure) = sync_parents(shared, to).await
+            && has_parent(shared, to).await
+        {
+            return Err(failure);
+        }
         match shared.rename(from, to).await {
             Ok(()) => {
                 sync_parents(shared, to).await?;
@@ -143,6 +152,12 @@ async fn move_over(shared: &StoreState, from: &Path, to: &Path) -> Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Returns whether the directory above `path` exists.
+async fn has_parent(shared: &StoreState, path: &Path) -> bool {
+    let above = path.parent().unwrap_or(path);
+    look_up(&shared.engine, above).await.is_ok_and(|found| found.is_dir())
 }
 
 /// Removes the name `from` where it leads to the file at `to` still: rename(2) with two names of one file does nothing.

@@ -446,6 +446,46 @@ fn put_again(world: &mut World) -> Result<(), String> {
     run.map_err(|failure| failure.to_string())?
 }
 
+/// Moves an object into new directories, one of which cannot be made durable; then the power fails. The directory of the old name was
+/// synced before those of the new name, and the object had no name afterwards.
+fn moved_to_new_directories(world: &mut World) -> Result<(), String> {
+    world.add_disk(Profile::nand().at("/disk").metadata_order(MetadataOrder::Posix).lost(Loss::Subset));
+    let names = || ["d/object", "n/e/object"].map(Path::from);
+    let run = world.run(async move |engine: Engine| {
+        engine.create_dir_all(ROOT).await.map_err(|error| error.to_string())?;
+        engine.sync_dir("/disk").await.map_err(|error| error.to_string())?;
+        let store = ForebayStore::builder(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
+        let [from, to] = names();
+        store.put(&from, "data".into()).await.map_err(|error| error.to_string())?;
+        sim::inject(Rule::new(Fault::FlushError).on(format!("{ROOT}/n")).times(1));
+        let moved = store.rename(&from, &to).await;
+        moved.is_err().then_some(()).ok_or_else(|| "a sync failed, and no call did".to_string())
+    });
+    run.map_err(|failure| failure.to_string())??;
+    world.power_cut();
+    world.reboot();
+    let run = world.run(async move |engine: Engine| {
+        let store = ForebayStore::builder(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
+        for at in names() {
+            match store.get(&at).await {
+                Err(Error::NotFound { .. }) => {}
+                got => {
+                    let bytes = got.map_err(|error| error.to_string())?.bytes().await;
+                    let bytes = bytes.map_err(|error| error.to_string())?;
+                    return (bytes == "data").then_some(()).ok_or_else(|| format!("{at} has {bytes:?}"));
+                }
+            }
+        }
+        Err("the object has no name".to_string())
+    });
+    run.map_err(|failure| failure.to_string())?
+}
+
+#[test]
+fn a_moved_object_keeps_a_name_when_power_fails() {
+    worlds::explore(20, moved_to_new_directories);
+}
+
 /// Puts objects into one directory at the same time; then the power fails.
 fn put_together(world: &mut World) -> Result<(), String> {
     world.add_disk(Profile::nand().at("/disk").metadata_order(MetadataOrder::Posix).lost(Loss::Subset));
