@@ -129,8 +129,11 @@ impl Files {
         let file = |number: usize| (names[number].clone(), opened.entry(number, &names[number]));
         let (groups, parts) = grouped(&of, &ranges.each, file);
         let (engine, memory) = (process::engine(py)?, aligned.clone());
+        let (files, files_max) = (groups.len(), opened.cache.batch_files_max());
         Ok(Box::pin(async move {
-            let read = read_all(engine, &opened.cache, groups, &memory, settings).await;
+            let batch = async move { read_all(engine, &opened.cache, groups, &memory, settings).await };
+            let read = process::current().turns.run(engine, files, files_max, batch).await;
+            let read = read.unwrap_or_else(|error| Err(Fault::new(error)));
             Outcome::new(read.map(|()| Value::Views(aligned, parts)))
         }))
     }

@@ -1,8 +1,9 @@
 //! The native half of the Python package `forebay`; its Python half is in `python/forebay`, its manual in docs/python.md.
 //!
-//! From the bottom up: `fault` (errors as Python's), `process` (the one engine of a process, forks, the end of the interpreter) and
-//! `memory` (destinations and sources that Python owns), `ranges` (arguments), `job` (the operations), `drive` (a thread that waits
-//! for one) and `hub` (an asyncio loop that does), `scan`, `file`, `files`, `tensors`, `figures` (what programs call).
+//! From the bottom up: `fault` (errors as Python's), `turns` (how many files batches have open), `process` (the one engine of a process,
+//! forks, the end of the interpreter) and `memory` (destinations and sources that Python owns), `ranges` (arguments), `job` (the
+//! operations), `drive` (a thread that waits for one) and `hub` (an asyncio loop that does), `scan`, `file`, `files`, `tensors`, `figures`
+//! (what programs call).
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(
     not(test),
@@ -30,6 +31,7 @@ mod process;
 mod ranges;
 mod scan;
 mod tensors;
+mod turns;
 
 /// Fills the module `forebay._forebay`.
 ///

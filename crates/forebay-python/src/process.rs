@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 
 use crate::fault::Fault;
 use crate::memory::Owner;
+use crate::turns::Turns;
 
 /// The number of forks between the process that loaded the module and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -64,6 +65,8 @@ pub(crate) struct Process {
     engine: OnceLock<Engine>,
     /// Held while the engine starts, with the interpreter released.
     starting: Mutex<()>,
+    /// The turns of batches over files by their paths.
+    pub(crate) turns: Turns,
     /// Python's objects that lent their memory to operations which ended without their caller.
     returned: Mutex<Vec<Owner>>,
     has_returned: AtomicBool,

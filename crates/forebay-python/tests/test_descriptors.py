@@ -116,3 +116,39 @@ def test_a_stream_of_many_files(program, limit, tmp_path):
         limit,
         tmp_path,
     )
+
+
+def test_many_batches_at_the_same_time(program, limit, tmp_path):
+    # Each batch had a limit of its own: those of several tasks or threads opened more files together than the process may have open, and
+    # failed with EMFILE.
+    program(
+        FILES
+        + """
+    import asyncio
+
+    from forebay._aio import end, place
+    from forebay._forebay import Files
+
+    requests = [(number, 8 * number, 100) for number in range(400)]
+    expected = [content(number)[offset : offset + length] for number, offset, length in requests]
+
+    async def main():
+        sets = [Files(paths, "adaptive") for _ in range(24)]
+        for _ in range(2):
+            calls = [files._begin_read_many(*place(), requests) for files in sets]
+            for views in await asyncio.gather(*map(end, calls)):
+                assert [bytes(view) for view in views] == expected
+        # One of them is given up while it waits for its turn; one waits for all others without the loop.
+        calls = [files._begin_read_many(*place(), requests) for files in sets]
+        calls.pop().cancel()
+        assert [bytes(view) for view in sets[-1].read_many(requests)] == expected
+        for views in await asyncio.gather(*map(end, calls)):
+            assert [bytes(view) for view in views] == expected
+        for files in sets:
+            files.close()
+
+    asyncio.run(main())
+    """,
+        limit,
+        tmp_path,
+    )
