@@ -275,7 +275,7 @@ impl File {
     fn append_job(&self, py: Python<'_>, data: &Bound<'_, PyAny>, durable: bool) -> PyResult<Job> {
         let memory = Destination::readable(data)?;
         let (writers, opened) = self.writers(py, None)?;
-        Ok(job::append(writers, opened.line, memory, durable))
+        Ok(job::append(process::engine(py)?, writers, opened.line, memory, durable))
     }
 
     fn sync_job(&self, py: Python<'_>, data_only: bool) -> PyResult<Job> {

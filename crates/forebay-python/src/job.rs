@@ -6,7 +6,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use forebay::{Class, Durability, ReadMany};
+use forebay::{Class, Durability, Engine, ReadMany};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyMemoryView};
@@ -226,20 +226,38 @@ pub(crate) fn is_whole(file: &forebay::File, offset: u64, len: usize) -> bool {
 }
 
 /// Writes `memory` behind the last byte; the result is its offset. `line` lets one append at a time look for the end.
+///
+/// An append has the line as a task of the engine's, which goes on to its end: while the loop of its caller stands still, for example
+/// because the same thread waits for another append, and after its caller has given it up, as its bytes may be on their way to where the
+/// next append would look for the end.
 pub(crate) fn append(
+    engine: &'static Engine,
     writers: Writers,
     line: Arc<async_lock::Mutex<()>>,
     memory: Destination,
     durable: bool,
 ) -> Job {
-    Box::pin(async move {
+    let (shard, class, path) =
+        (writers.main.file.home_shard(), writers.main.class, writers.main.path.clone());
+    let caller = Arc::new(());
+    let waits = Arc::downgrade(&caller);
+    let append = move || async move {
         let _first = line.lock_arc().await;
+        if waits.strong_count() == 0 {
+            // Given up while it waited: no caller sees this.
+            return Outcome { memory, result: Ok(Value::None) };
+        }
         let end = match writers.main.file.len().await {
             Ok(end) => end,
             Err(error) => return Outcome { memory, result: Err(Fault::of_file(error, &writers.main.path)) },
         };
         let written = write(writers.into_handle(end, memory.len()), end, memory, durable).await;
         Outcome { result: written.result.map(|_| Value::Number(end)), ..written }
+    };
+    Box::pin(async move {
+        let _caller = caller;
+        let task = engine.spawn_on_shard(shard, class, append);
+        task.await.unwrap_or_else(|error| Outcome::new(Err(Fault::of_file(error, &path))))
     })
 }
 

@@ -376,3 +376,36 @@ def test_an_interrupted_loop(program, tmp_path):
     )
 
 
+def test_a_waiting_append_beside_one_of_the_loop(program, tmp_path):
+    # A callback of a loop that appended a line to a log hung for ever where an append of a task was under way: that one had the line of
+    # appends, and continued with the loop only. An append that was cancelled, as by a timeout, let the next one look for the end while its
+    # own bytes were on their way there.
+    program(
+        """
+    import asyncio, sys
+
+    import forebay
+
+    async def main():
+        with forebay.open(sys.argv[1], write=True, create=True) as file:
+            for _ in range(20):
+                first = asyncio.create_task(file.aappend(b"first "))
+                second = asyncio.create_task(file.aappend(b"second "))
+                await asyncio.sleep(0)
+                offset = file.append(b"third ")
+                assert sorted([await first, await second, offset])[0] % 19 == 0
+            assert file.size == 20 * 19, file.size
+            given_up = [asyncio.create_task(file.aappend(b"fourth ")) for _ in range(5)]
+            await asyncio.sleep(0)
+            for task in given_up:
+                task.cancel()
+            file.append(b"fifth")
+
+    asyncio.run(main())
+    with open(sys.argv[1], "rb") as file:
+        data = file.read()
+    assert all(data.count(word) == 20 for word in (b"first ", b"second ", b"third ")), data
+    assert data[20 * 19 :].replace(b"fourth ", b"") == b"fifth", data
+    """,
+        tmp_path / "log",
+    )
