@@ -600,7 +600,8 @@ impl File {
 
     /// Writes all of `data` at `offset`. Returns the number of bytes. With `durable` they survive a power cut once it returns.
     ///
-    /// Whole blocks of the device (see `alignment`) bypass the page cache unless the mode is "buffered"; other bytes use it.
+    /// Whole pages (4,096 bytes), and whole blocks of the device where these are longer (see `alignment`), bypass the page cache unless the
+    /// mode is "buffered"; other bytes use it.
     #[pyo3(signature = (offset, data, durable=false))]
     fn write(
         &self,

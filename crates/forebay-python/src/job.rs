@@ -202,8 +202,7 @@ pub(crate) fn write(handle: Handle, offset: u64, memory: Destination, durable: b
     })
 }
 
-/// The files by which one file is written: one of its mode, and one through the page cache for bytes that are not whole blocks of
-/// the device. The kernel keeps both views the same.
+/// The files by which one file is written: one of its mode, and one through the page cache for bytes that are not whole pages.
 pub(crate) struct Writers {
     pub(crate) main: Handle,
     pub(crate) buffered: Option<forebay::File>,
@@ -219,9 +218,14 @@ impl Writers {
     }
 }
 
-/// Returns whether a write to a direct file is of whole blocks.
+/// Returns whether a write to a direct file is of whole blocks and pages. The kernel keeps both views the same for writes one after the
+/// other. A write through the page cache that changes a page while a direct write changes another part of it may write that part back as it
+/// was before.
 pub(crate) fn is_whole(file: &forebay::File, offset: u64, len: usize) -> bool {
-    let block = u64::from(file.alignment().offset.max(1));
+    let block = match u64::from(file.alignment().offset) {
+        block @ 0..=1 => block.max(1),
+        block => block.max(rustix::param::page_size() as u64),
+    };
     offset.is_multiple_of(block) && (len as u64).is_multiple_of(block)
 }
 

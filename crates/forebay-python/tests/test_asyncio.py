@@ -409,3 +409,24 @@ def test_a_waiting_append_beside_one_of_the_loop(program, tmp_path):
     """,
         tmp_path / "log",
     )
+
+
+async def test_records_side_by_side_are_all_written(tmp_path, evict):
+    # Records of different lengths, written at the same time: whole blocks of 512 bytes were written past the page cache beside others of
+    # their page, which the kernel read before and wrote back after them, with the old bytes of the blocks.
+    path, size = tmp_path / "records", 4 << 20
+    path.write_bytes(bytes(size))
+    evict(path)
+    with forebay.open(path, "direct", write=True) as file:
+        block = file.alignment
+        step = max(4096, 2 * block)
+        writes = []
+        for number, at in enumerate(range(0, size, step)):
+            pair = [file.awrite(at, b"b" * block), file.awrite(at + block, b"record")]
+            writes += pair if number % 2 else reversed(pair)
+        await asyncio.gather(*writes)
+        await file.afsync()
+    evict(path)
+    data = path.read_bytes()
+    for at in range(0, size, step):
+        assert data[at : at + step].rstrip(b"\0") == b"b" * block + b"record", at
