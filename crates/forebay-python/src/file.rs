@@ -25,8 +25,8 @@ const IN_TURN_DIRECT_MAX: usize = 128 << 10;
 const IN_TURN_BUFFERED_MAX: usize = 4 << 20;
 /// The shortest read for which the file's length is looked at first, so that no memory is made for bytes that it does not have.
 const CHECK_LENGTH_FROM: u64 = 1 << 20;
-/// The owner's right to write, of permissions as in chmod(2).
-const OWNER_WRITES: u32 = 0o200;
+/// The owner's rights to read and to write, of permissions as in chmod(2).
+const OWNER_RIGHTS: u32 = 0o600;
 
 /// An open file.
 #[pyclass(frozen, subclass, module = "forebay._forebay", weakref)]
@@ -292,9 +292,9 @@ impl File {
     }
 }
 
-/// Creates a file that its owner may not write, and opens it through the page cache as well, which only root could do later. Returns
-/// `None` if it was not created: the ordinary open finds an old file, or the error.
-fn create_read_only(
+/// Creates a file that its owner may not both read and write, and opens it through the page cache as well, which only root could do later.
+/// Returns `None` if it was not created: the ordinary open finds an old file, or the error.
+fn create_restricted(
     py: Python<'_>,
     path: &Path,
     mode: Mode,
@@ -302,13 +302,13 @@ fn create_read_only(
 ) -> PyResult<Option<(forebay::File, Option<forebay::File>)>> {
     let engine = process::engine(py)?;
     let open_one = |path: &Path, open| drive::wait_for(py, engine, Box::pin(engine.open(path, open)), false);
-    let open = Open::create_new().mode(mode).permissions(permissions | OWNER_WRITES);
+    let open = Open::create_new().mode(mode).permissions(permissions | OWNER_RIGHTS);
     let Ok(main) = open_one(path, open)? else { return Ok(None) };
     let again = format!("/proc/self/fd/{}", main.as_fd().as_raw_fd());
-    // Without it, writes of whole blocks work.
+    // Without it, writes of whole pages work.
     let buffered = open_one(Path::new(&again), Open::write().buffered())?.ok();
     if let Ok(found) = rustix::fs::fstat(main.as_fd()) {
-        let permissions = rustix::fs::Mode::from_raw_mode(found.st_mode & !OWNER_WRITES);
+        let permissions = rustix::fs::Mode::from_raw_mode(found.st_mode & !(OWNER_RIGHTS & !permissions));
         // A file system that refuses it has permissions of its own.
         let _ = rustix::fs::fchmod(main.as_fd(), permissions);
     }
@@ -396,8 +396,10 @@ impl File {
         process::current().release_returned(py);
         let shown: Arc<Path> = path.as_path().into();
         let new = match mode {
-            Mode::Adaptive | Mode::Direct if (create || exclusive) && permissions & OWNER_WRITES == 0 => {
-                create_read_only(py, &path, mode, permissions)?
+            Mode::Adaptive | Mode::Direct
+                if (create || exclusive) && permissions & OWNER_RIGHTS != OWNER_RIGHTS =>
+            {
+                create_restricted(py, &path, mode, permissions)?
             }
             _ => None,
         };

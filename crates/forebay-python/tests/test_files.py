@@ -323,9 +323,9 @@ def test_a_file_is_made_emptied_and_kept(tmp_path):
         assert file.size == 0
 
 
-def test_a_new_file_that_its_owner_may_not_write_is_written(program, tmp_path):
+def test_a_new_file_that_its_owner_may_not_write_or_read_is_written(program, tmp_path):
     """Regression: bytes that are not whole blocks are written by a second descriptor, whose open raised PermissionError for all but
-    root."""
+    root, at first for files that their owner may not write, and then still for those that the owner may write and not read."""
     (tmp_path / "old").touch()
     (tmp_path / "old").chmod(0o640)
     program(
@@ -342,17 +342,17 @@ def test_a_new_file_that_its_owner_may_not_write_is_written(program, tmp_path):
         os.umask(0o022)
         os.chdir(sys.argv[1])
         for mode in ("adaptive", "direct", "buffered", "uncached"):
-            for exclusive in (False, True):
-                name = f"{mode}, {exclusive}"
-                with forebay.open(name, mode, write=True, create=True, exclusive=exclusive, permissions=0o464) as file:
+            for exclusive, permissions in ((False, 0o464), (True, 0o464), (False, 0o262), (True, 0o062)):
+                name = f"{mode}, {exclusive}, {permissions}"
+                with forebay.open(name, mode, write=True, create=True, exclusive=exclusive, permissions=permissions) as file:
                     file.write(0, bytes(8192))
                     file.write(3, b"bytes")
                     assert file.append(b"more") == 8192
                     assert file.read(8190) == bytes(2) + b"more" and file.read(3, 5) == b"bytes"
-                assert stat.S_IMODE(os.stat(name).st_mode) == 0o444
+                assert stat.S_IMODE(os.stat(name).st_mode) == permissions & ~0o022
                 for again in ({"create": True}, {"exclusive": True}):
                     try:
-                        forebay.open(name, mode, write=True, permissions=0o464, **again)
+                        forebay.open(name, mode, write=True, permissions=permissions, **again)
                         raise SystemExit("it was opened")
                     except PermissionError:
                         assert "create" in again
