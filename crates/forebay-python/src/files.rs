@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::SystemTime;
 
 use forebay::{Class, Engine, FileCache, FileEntry, FilePlace, FileUse, Mode, Open};
 use pyo3::exceptions::{PyIndexError, PyOSError, PyTypeError, PyValueError};
@@ -48,6 +49,8 @@ struct FileName {
     absolute: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
+    /// Of a file that is not open, another one may have device and inode by now. `None` where it is not known.
+    created: Option<SystemTime>,
 }
 
 struct OpenFiles {
@@ -74,7 +77,14 @@ impl FileName {
         if found.is_dir() {
             return Err(failed(libc::EISDIR, "it is a directory".to_owned()));
         }
-        Ok(FileName { shown: path.as_path().into(), absolute, identity: (found.dev(), found.ino()) })
+        let (identity, created) = ((found.dev(), found.ino()), found.created().ok());
+        Ok(FileName { shown: path.as_path().into(), absolute, identity, created })
+    }
+
+    /// Returns whether this is the file that the path led to at first.
+    fn is_of(&self, file: &forebay::File) -> bool {
+        let created = || file.try_metadata().and_then(|found| found.ok()?.created());
+        identity(file).ok() == Some(self.identity) && (self.created.is_none() || self.created == created())
     }
 }
 
@@ -242,7 +252,7 @@ async fn open_some<'g>(
     for (name, opening) in opening {
         let OpenStep::Over(result) = opening else { continue };
         match result {
-            Ok(file) if identity(&file).ok() == Some(name.identity) => files.push(file),
+            Ok(file) if name.is_of(&file) => files.push(file),
             Ok(_) => return Err(Fault::stale(&name.shown)),
             Err(error) if error.is_out_of_descriptors() => {
                 return Ok((files, Some(Fault::of_open(error, &name.shown))));
@@ -276,7 +286,8 @@ impl Files {
     /// Adds a file whose device and inode the caller has looked up. Returns its number.
     fn add(&self, path: PathBuf, device: u64, inode: u64) -> PyResult<usize> {
         let absolute = std::path::absolute(&path)?;
-        let name = FileName { shown: path.as_path().into(), absolute, identity: (device, inode) };
+        let (shown, identity) = (path.as_path().into(), (device, inode));
+        let name = FileName { shown, absolute, identity, created: None };
         let mut state = self.lock();
         let names = Arc::make_mut(&mut state.names);
         names.push(Arc::new(name));

@@ -62,6 +62,40 @@ def test_a_data_set_of_many_files(program, limit, tmp_path):
     )
 
 
+def test_a_file_made_in_place_of_another_is_not_that_one(program, tmp_path):
+    # A shard of a data set was removed, and another one was written to its path. Most file systems gave it the same inode, and samples of
+    # the old one had the bytes of the new one where the file had been closed for others.
+    program(
+        FILES
+        + """
+    from forebay.torch import RangeDataset
+
+    samples = RangeDataset(paths, [(number, 0, 100) for number in range(400)], transform=bytes)
+    assert samples[0] == content(0)[:100]
+    # The first file is closed for others.
+    samples.__getitems__(range(1, 400))
+    old = os.stat(paths[0])
+    os.remove(paths[0])
+    for number in range(100):
+        path = f"{root}/other-{number}"
+        with open(path, "wb") as file:
+            file.write(content(number + 1))
+        if os.stat(path).st_ino == old.st_ino:
+            break
+    os.rename(path, paths[0])
+    try:
+        samples[0]
+    except OSError as error:
+        assert error.errno == errno.ESTALE, error
+    else:
+        raise SystemExit("it is another file")
+    assert samples[1] == content(1)[:100]
+    """,
+        64,
+        tmp_path,
+    )
+
+
 def test_cat_ranges_of_many_files(program, limit, tmp_path):
     pytest.importorskip("fsspec")
     program(
