@@ -7,6 +7,10 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "files.h"
 #include "forebay_rocksdb.h"
@@ -49,6 +53,49 @@ struct Lock : FileLock {
     explicit Lock(int descriptor) : descriptor(descriptor) {}
     int descriptor;
 };
+
+/// Descriptors of lock files that RocksDB's own file system has locked in this process. The kernel releases such a lock, which is the
+/// process's, with any descriptor of the file that the process closes. So these stay open for the next call.
+class RefusedLocks {
+public:
+    /// Returns the descriptor that an earlier call has left of this file, or -1.
+    int Take(const std::string &path) {
+        struct stat found;
+        if (stat(path.c_str(), &found) != 0) return -1;
+        std::lock_guard<std::mutex> guard(mutex_);
+        const auto left = descriptors_.find({found.st_dev, found.st_ino});
+        if (left == descriptors_.end()) return -1;
+        const int descriptor = left->second;
+        descriptors_.erase(left);
+        return descriptor;
+    }
+
+    /// Closes a descriptor whose lock was refused, unless the lock may be that of this process.
+    void Leave(int descriptor) {
+        struct flock holder {};
+        holder.l_type = F_WRLCK;
+        holder.l_whence = SEEK_SET;
+        const bool is_known = fcntl(descriptor, F_OFD_GETLK, &holder) == 0 && holder.l_type != F_UNLCK;
+        struct stat found;
+        if ((is_known && holder.l_pid != getpid()) || fstat(descriptor, &found) != 0) {
+            close(descriptor);
+            return;
+        }
+        std::lock_guard<std::mutex> guard(mutex_);
+        // Of two calls at a time each leaves a descriptor: the second one stays open, and is not used again.
+        descriptors_.emplace(std::make_pair(found.st_dev, found.st_ino), descriptor);
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<std::pair<dev_t, ino_t>, int> descriptors_;
+};
+
+/// Returns those of the process, as the locks are. They are never destroyed: databases of static objects are closed in exit().
+RefusedLocks &Refused() {
+    static RefusedLocks *const all = new RefusedLocks;
+    return *all;
+}
 
 class ForebayFileSystem : public rocksdb::FileSystem {
 public:
@@ -248,14 +295,15 @@ public:
     // system, here and elsewhere.
     IOStatus LockFile(const std::string &path, const IOOptions &, FileLock **lock, IODebugContext *) override {
         *lock = nullptr;
-        const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        int descriptor = Refused().Take(path);
+        if (descriptor < 0) descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         if (descriptor < 0) return SystemFailure("open", path, errno);
         struct flock whole {};
         whole.l_type = F_WRLCK;
         whole.l_whence = SEEK_SET;
         if (fcntl(descriptor, F_OFD_SETLK, &whole) != 0) {
             const int failure = errno;
-            close(descriptor);
+            Refused().Leave(descriptor);
             if (failure != EAGAIN && failure != EACCES) return SystemFailure("lock", path, failure);
             return IOStatus::IOError("lock: " + path + ": this process or another one has the lock");
         }
