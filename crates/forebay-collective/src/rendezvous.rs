@@ -111,7 +111,8 @@ impl Rank {
             }
             let nodes = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
             let one_node = nodes.is_some_and(|nodes| !nodes.is_empty() && !nodes.contains([',', '[']));
-            let is_local = one_node || local_size == Some(size);
+            // The launcher's count, if there is one: Slurm's nodes may be those of a step in which it starts some of the processes.
+            let is_local = local_size.map_or(one_node, |local_size| local_size == size);
             return Ok(Some(Rank { number, size, job: job_name(&get), is_local, host: None }));
         }
         Ok(None)
@@ -687,6 +688,20 @@ mod tests {
         assert_eq!(find(&mpirun, false), Ok(Some(rank(0, 2, &job, true))));
         let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "3"), ("SLURM_JOB_NODELIST", "one")];
         assert_eq!(find(&hydra, false), Ok(Some(rank(1, 3, "job", true))));
+    }
+
+    /// mpirun of Open MPI on two nodes of Slurm starts the second node's processes by a step of that node alone. They counted as ranks
+    /// of one host, listened on loopback, and the ranks of the first node could not connect to their aggregator.
+    #[test]
+    fn a_step_on_one_node_of_two_is_not_all_of_a_run() {
+        let second = [
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+            ("SLURM_STEP_NODELIST", "node2"),
+            ("SLURM_JOB_NODELIST", "node[1-2]"),
+        ];
+        assert_eq!(find(&second, true), Ok(Some(rank(1, 2, "job", false))));
     }
 
     #[test]
