@@ -10,6 +10,10 @@
 
 namespace forebay {
 
+/// Returns whether a close that returned this code has done nothing, so that the handle is closed later. After FB_FORKED it is the
+/// parent's, and a child has no use for it.
+inline bool is_kept(int code) noexcept { return code == FB_IN_CALLBACK || code == FB_INVALID_INPUT; }
+
 /// An operation that was submitted. The destructor cancels it and waits until it has ended, so that the memory is the program's
 /// again; it must not run in a callback.
 class Op {
@@ -60,11 +64,16 @@ public:
     File &operator=(const File &) = delete;
     ~File() noexcept { close(); }
 
+    /// Opens a file in place of the present one, if that can be closed.
     int open(fb_engine *engine, const char *path, const fb_open *open_spec = nullptr) noexcept {
-        close();
-        return fb_file_open(engine, path, open_spec, &file_);
+        const int code = close();
+        return file_ == nullptr ? fb_file_open(engine, path, open_spec, &file_) : code;
     }
-    int close() noexcept { return file_ == nullptr ? FB_OK : fb_file_close(std::exchange(file_, nullptr)); }
+    int close() noexcept {
+        const int code = file_ == nullptr ? FB_OK : fb_file_close(file_);
+        if (!is_kept(code)) file_ = nullptr;
+        return code;
+    }
     int read(void *data, std::size_t len, std::uint64_t offset, std::uint64_t *bytes) noexcept {
         return fb_read(file_, data, len, offset, bytes);
     }
@@ -95,12 +104,15 @@ public:
     Engine &operator=(const Engine &) = delete;
     ~Engine() noexcept { close(); }
 
+    /// Starts an engine in place of the present one, if that can be closed.
     int start(const fb_config *config = nullptr) noexcept {
-        close();
-        return fb_engine_start(config, &engine_);
+        const int code = close();
+        return engine_ == nullptr ? fb_engine_start(config, &engine_) : code;
     }
     int close(fb_close_report *report = nullptr) noexcept {
-        return engine_ == nullptr ? FB_OK : fb_engine_close(std::exchange(engine_, nullptr), report);
+        const int code = engine_ == nullptr ? FB_OK : fb_engine_close(engine_, report);
+        if (!is_kept(code)) engine_ = nullptr;
+        return code;
     }
     int stats(fb_stats *stats) noexcept { return fb_engine_stats(engine_, stats); }
     fb_engine *get() const noexcept { return engine_; }

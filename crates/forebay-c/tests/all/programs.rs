@@ -140,6 +140,16 @@ fn a_forked_child() {
     run_c("forked");
 }
 
+#[test]
+fn handles_of_the_wrappers_in_cpp() {
+    if !have("c++") {
+        return;
+    }
+    let installation = Installation::new();
+    let program = installation.compile("c++", "tests/c/wrappers.cpp", &CPP, &SHARED);
+    installation.run_in_folder(&program);
+}
+
 /// Returns whether programs with these flags run here: a sanitizer's runtime may be missing, or not get its addresses.
 fn have_flags(flags: &[&str]) -> bool {
     let folder = tempfile::tempdir().unwrap();
