@@ -1,8 +1,11 @@
-// RocksDB on Forebay: a file system for RocksDB whose files are read and written by libforebay. docs/c.md is the guide.
+/* RocksDB on Forebay: a file system for RocksDB whose files are read and written by libforebay. docs/c.md is the guide. */
 #ifndef FOREBAY_ROCKSDB_H
 #define FOREBAY_ROCKSDB_H
 
 #include <forebay.h>
+
+#ifdef __cplusplus
+
 #include <rocksdb/file_system.h>
 
 #include <memory>
@@ -18,8 +21,15 @@ __attribute__((visibility("default"))) rocksdb::Status NewRocksdbFileSystem(cons
 
 }  // namespace forebay
 
-/// The same as an environment of <rocksdb/c.h>, which `rocksdb_env_destroy` and `rocksdb::Env::from_raw` of the crate `rocksdb` take.
-/// Returns NULL after a failure, whose text `*error` has then (free(3)).
-extern "C" __attribute__((visibility("default"))) struct rocksdb_env_t *forebay_rocksdb_env(const fb_config *config, char **error);
+extern "C" {
+#endif
+
+/* The same as an environment of <rocksdb/c.h>, which `rocksdb_env_destroy` and `rocksdb::Env::from_raw` of the crate `rocksdb` take.
+ * Returns NULL after a failure, whose text `*error` has then (free(3)). */
+__attribute__((visibility("default"))) struct rocksdb_env_t *forebay_rocksdb_env(const fb_config *config, char **error);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

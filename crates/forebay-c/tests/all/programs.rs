@@ -140,6 +140,24 @@ fn a_forked_child() {
     run_c("forked");
 }
 
+/// A program in C called `forebay_rocksdb_env`, as the guide says, and had to declare it: its header was one of C++ alone.
+#[test]
+fn the_headers_in_c99() {
+    if !have("cc") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("headers.c");
+    let call = "char *error = NULL; return forebay_rocksdb_env(NULL, &error) == NULL;";
+    fs::write(&program, format!("#include <forebay_rocksdb.h>\nint main(void) {{ {call} }}\n")).unwrap();
+    run(Command::new("cc")
+        .args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+        .arg(crate_path("include"))
+        .arg("-I")
+        .arg(crate_path("rocksdb"))
+        .arg(program));
+}
+
 #[test]
 fn handles_of_the_wrappers_in_cpp() {
     if !have("c++") {
