@@ -1,15 +1,15 @@
 //! Connections between ranks: frames of a kind and a length, each with a deadline, and the faults of a collective.
 
 use std::fs::File;
-use std::io::{self, IoSlice, PipeReader, Write};
+use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::internal::SealedMemory;
 use forebay::{Error, ErrorKind};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{AddressFamily, sockopt};
 
@@ -270,8 +270,9 @@ pub(super) struct Wire {
     stream: TcpStream,
     /// Whether the other side is a process of this host, which can get descriptors.
     is_near: bool,
-    /// The end of a pipe whose other end went with the last memory: that is closed once the memory has arrived.
-    receipt: Mutex<Option<PipeReader>>,
+    /// The eventfd that went with the last memory: the receiver writes to it once the memory has arrived. The end of a pipe would not
+    /// do, as a child that either side has forked meanwhile keeps it open.
+    receipt: Mutex<Option<OwnedFd>>,
     /// On a connection of pieces, whose other side may have to wait for third ranks: limits count from the last sign of life.
     life: Option<Arc<Life>>,
     /// The other side, for people: `rank 3`.
@@ -324,13 +325,15 @@ impl Wire {
         let len: usize = bytes.iter().map(|part| part.len()).sum();
         if self.is_near && len >= SHARED_BYTES_MIN {
             self.wait_for_receipt(within)?;
-            if let (Some(memory), Ok((receipt, given))) = (sealed(bytes), io::pipe()) {
-                *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
+            // The flag is the receiver's as well: its write never blocks.
+            let receipt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+            if let (Ok(receipt), Some(memory)) = (receipt, sealed(bytes)) {
                 frame.0[0] |= SHARED;
                 self.send(frame, within)?;
                 let begin = Instant::now();
-                let descriptors = [memory.as_fd(), given.as_fd()];
+                let descriptors = [memory.as_fd(), receipt.as_fd()];
                 let sent = send_descriptors(&self.stream, descriptors, || self.until(begin, within));
+                *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
                 return sent.map_err(|error| self.fault(&error, "accepted nothing", within));
             }
         }
@@ -402,13 +405,14 @@ impl Wire {
             return Ok((kind, body, None));
         }
         let descriptors = receive_descriptors(&self.stream, until).map_err(fault)?;
-        // The second one is the receipt: it is closed at the end of this function.
-        let [memory, _receipt] = &descriptors[..] else {
+        let [memory, receipt] = &descriptors[..] else {
             let text = format!("no descriptor is free for memory of {}", self.peer);
             return Err(Fault::cause(ErrorKind::Io, text));
         };
         let memory = SealedMemory::map(memory.as_fd(), limit);
         let memory = memory.map_err(|error| self.stranger(format!("memory that is refused: {error}")))?;
+        // Without it the sender waits until its limit of time.
+        let _ = rustix::io::write(receipt, &1u64.to_ne_bytes());
         Ok((kind, body, Some(memory)))
     }
 
@@ -473,7 +477,6 @@ impl Frame {
 mod tests {
     use super::*;
     use std::net::TcpListener;
-    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -482,6 +485,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (Wire::of_pieces(listener.accept().unwrap().0, 3, &Life::new()), other)
+    }
+
+    /// Returns both ends of a connection between processes of a host.
+    fn near_pair() -> (Wire, Wire) {
+        let (one, other) = UnixStream::pair().unwrap();
+        let wire = |stream: UnixStream| Wire::control(TcpStream::from(OwnedFd::from(stream)), 3);
+        (wire(one), wire(other))
     }
 
     /// Returns the fault of a wire whose other side sends these bytes and closes.
@@ -521,9 +531,7 @@ mod tests {
     /// Many bytes go to a process of the same host as memory: one at a time, and only if they cannot change any more.
     #[test]
     fn many_bytes_are_memory_on_a_host() {
-        let (one, other) = UnixStream::pair().unwrap();
-        let wire = |stream: UnixStream| Wire::control(TcpStream::from(OwnedFd::from(stream)), 3);
-        let (one, other) = (wire(one), wire(other));
+        let (one, other) = near_pair();
         let bytes: Vec<u8> = (0..SHARED_BYTES_MIN).map(|number| number as u8).collect();
         let parts: Vec<&[u8]> = bytes.chunks(77).collect();
         let send = |parts: &[&[u8]], within| one.send_with(Frame::new(Kind::Pieces), parts, within);
@@ -553,6 +561,28 @@ mod tests {
         let (far, mut stream) = pair();
         stream.write_all(&[Kind::Pieces as u8 | SHARED, 0, 0, 0, 0]).unwrap();
         assert_eq!(far.receive(SMALL, LONG).unwrap_err().kind, ErrorKind::InvalidInput);
+    }
+
+    /// A rank forked a child while memory arrived, and the child lived longer than the call. The receipt was the end of a pipe, which
+    /// the child kept open: the sender of the memory waited for it until its limit of time, and the call failed on all ranks.
+    #[test]
+    fn a_forked_child_keeps_no_receipt_back() {
+        let ((one, other), (again, receiver)) = (near_pair(), near_pair());
+        let bytes = vec![7; SHARED_BYTES_MIN];
+        let send = || one.send_with(Frame::new(Kind::Pieces), &[&bytes[..]], LONG).unwrap();
+        let until = || Instant::now() + LONG;
+        send();
+        read_full(&other.stream, &mut [0; HEAD_LEN], until).unwrap();
+        // The child's descriptors are open until the end.
+        let of_child = receive_descriptors(&other.stream, until).unwrap();
+        let mut frame = Frame::new(Kind::Pieces);
+        frame.0[0] |= SHARED;
+        again.send(frame, LONG).unwrap();
+        send_descriptors(&again.stream, [of_child[0].as_fd(), of_child[1].as_fd()], until).unwrap();
+        let (_, memory) = receiver.expect_with(Kind::Pieces, SHARED_BYTES_MIN, LONG).unwrap();
+        assert!(memory.unwrap().bytes() == bytes);
+        send();
+        drop(of_child);
     }
 
     /// A rank waited for an aggregator that received from others, and failed after one deadline though all were at work.
