@@ -105,7 +105,8 @@ use wire::Fault;
 /// write, and leaves the padding of a direct file's last page.
 ///
 /// **Dropping** the future of a call does not end it: it continues with the other ranks, and this rank's next call waits for its
-/// end. **A forked child's** calls fail with [`ErrorKind::Forked`](forebay::ErrorKind::Forked): the connections are its parent's.
+/// end. **A forked child's** calls fail with [`ErrorKind::Forked`](forebay::ErrorKind::Forked): the connections are its parent's. While it
+/// lives, a killed parent counts as a frozen one.
 #[must_use = "the other ranks wait for this one"]
 pub struct Ranks {
     rank: Rank,
@@ -126,6 +127,16 @@ struct RanksState {
     links: Links,
     calls: u64,
     failed: Option<Fault>,
+    origin: Origin,
+}
+
+impl Drop for RanksState {
+    fn drop(&mut self) {
+        // A forked child has the connections as well. Its drop leaves them to the parent, and the parent's ends them for both.
+        if !self.origin.is_elsewhere() {
+            self.links.end();
+        }
+    }
 }
 
 impl Ranks {
@@ -178,8 +189,9 @@ impl Ranks {
                     MeetingPlace::Addresses(_) => error,
                 }
             })?;
-            let core = Arc::new(Mutex::new(RanksState { links, calls: 0, failed: None }));
-            Ok(Ranks { rank, options, origin: Origin::here(), core, line, stats: Arc::default() })
+            let origin = Origin::here();
+            let core = Arc::new(Mutex::new(RanksState { links, calls: 0, failed: None, origin }));
+            Ok(Ranks { rank, options, origin, core, line, stats: Arc::default() })
         })
         .await
     }

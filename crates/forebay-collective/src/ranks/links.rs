@@ -106,6 +106,13 @@ impl Links {
         self.aggregators.iter().chain(self.incoming.iter().flatten()).for_each(Wire::sever);
     }
 
+    /// Ends all connections, so that the other ranks learn at once that this one has ended.
+    pub(super) fn end(&self) {
+        self.sever();
+        self.control.sever();
+        self.members.iter().flat_map(|members| &members.wires).for_each(Wire::sever);
+    }
+
     /// Checks that the call is under way, before a write of it. An aggregator that stood still wakes up with messages that had arrived,
     /// when the others have given the call up, and may have repeated it.
     pub(super) fn check_under_way(&self) -> Result<(), Fault> {
