@@ -25,7 +25,7 @@ use if_addrs::Interface;
 
 mod timed;
 
-pub(crate) use timed::{read_full, receive_descriptors, send_descriptors, write_full};
+pub(crate) use timed::{DESCRIPTORS, read_full, receive_descriptors, send_descriptors, write_full};
 
 /// The time for which ranks wait for each other. On a busy machine launchers start them minutes apart.
 pub const RENDEZVOUS_WITHIN: Duration = Duration::from_secs(180);

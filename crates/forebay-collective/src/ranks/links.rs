@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay::ErrorKind;
 
-use super::wire::{Evidence, Fault, Frame, Kind, Life, SMALL, Wire};
+use super::wire::{Evidence, Fault, Frame, Kind, Life, SMALL, Spare, Wire};
 use crate::options::Options;
 use crate::rendezvous::{Invitation, MeetingPlace, RENDEZVOUS_WITHIN, Rank, Rendezvous, without_local};
 
@@ -218,7 +218,7 @@ fn connect(
     stream: TcpStream,
     deadline: Duration,
 ) -> Result<Links, Fault> {
-    let (control, life) = (Wire::control(stream, 0), Life::new());
+    let (control, life, spare) = (Wire::control(stream, 0), Life::new(), Spare::new());
     let meeting = Rendezvous::beside(invitation, rank)?.with_local()?;
     let hello = format!("{}\n{}\n{}", rank.size(), rank.host_name(), meeting.invitation().places());
     control.send(text_frame(Kind::Hello, &hello), RENDEZVOUS_WITHIN)?;
@@ -238,11 +238,11 @@ fn connect(
         let mut aggregators = Vec::new();
         for (number, place) in &places {
             let stream = invitation.at(place)?.accept(rank.number())?;
-            aggregators.push(Wire::of_pieces(stream, *number, &life));
+            aggregators.push(Wire::of_pieces(stream, *number, &life, &spare));
         }
         let Some(arriving) = arriving else { return Ok((aggregators, None)) };
         let arrived = (0..).zip(join(arriving)?);
-        let incoming = arrived.map(|(rank, stream)| Wire::of_pieces(stream, rank, &life));
+        let incoming = arrived.map(|(rank, stream)| Wire::of_pieces(stream, rank, &life, &spare));
         Ok((aggregators, Some(incoming.collect::<Vec<Wire>>())))
     })?;
     control.send(Frame::new(Kind::Ready), RENDEZVOUS_WITHIN)?;

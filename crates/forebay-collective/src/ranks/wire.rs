@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
+use std::iter;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{AddressFamily, sockopt};
 
-use crate::rendezvous::{read_full, receive_descriptors, send_descriptors, write_full};
+use crate::rendezvous::{DESCRIPTORS, read_full, receive_descriptors, send_descriptors, write_full};
 
 /// The length of a frame's head: its kind, and the length of its body.
 const HEAD_LEN: usize = 5;
@@ -265,6 +266,30 @@ fn sealed(bytes: &[&[u8]]) -> Option<File> {
     Some(memory)
 }
 
+/// Descriptors that a rank gives up for those that arrive with memory: a process without another free one receives it as well.
+#[derive(Default)]
+pub(super) struct Spare(Mutex<Vec<OwnedFd>>);
+
+impl Spare {
+    pub(super) fn new() -> Arc<Spare> {
+        Arc::new(Spare(Mutex::new(free_descriptors())))
+    }
+
+    /// Receives while they are given up. In a call one thread of a rank receives memory.
+    fn without<T>(&self, receive: impl FnOnce() -> T) -> T {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.clear();
+        let received = receive();
+        *held = free_descriptors();
+        received
+    }
+}
+
+/// Returns as many descriptors as arrive at a time, fewer where they are not free.
+fn free_descriptors() -> Vec<OwnedFd> {
+    iter::from_fn(|| eventfd(0, EventfdFlags::CLOEXEC).ok()).take(DESCRIPTORS).collect()
+}
+
 /// A connection to another rank. One thread sends and one receives at a time.
 pub(super) struct Wire {
     stream: TcpStream,
@@ -273,6 +298,7 @@ pub(super) struct Wire {
     /// The eventfd that went with the last memory: the receiver writes to it once the memory has arrived. The end of a pipe would not
     /// do, as a child that either side has forked meanwhile keeps it open.
     receipt: Mutex<Option<OwnedFd>>,
+    spare: Arc<Spare>,
     /// On a connection of pieces, whose other side may have to wait for third ranks: limits count from the last sign of life.
     life: Option<Arc<Life>>,
     /// The other side, for people: `rank 3`.
@@ -288,6 +314,7 @@ impl Wire {
         Wire {
             is_near: sockopt::socket_domain(&stream) == Ok(AddressFamily::UNIX),
             receipt: Mutex::default(),
+            spare: Arc::default(),
             stream,
             life: None,
             peer: format!("rank {rank}"),
@@ -297,8 +324,9 @@ impl Wire {
     }
 
     /// A connection between a rank and an aggregator.
-    pub(super) fn of_pieces(stream: TcpStream, rank: u32, life: &Arc<Life>) -> Wire {
-        Wire { life: Some(life.clone()), end: Evidence::Lost, ..Wire::control(stream, rank) }
+    pub(super) fn of_pieces(stream: TcpStream, rank: u32, life: &Arc<Life>, spare: &Arc<Spare>) -> Wire {
+        let (life, spare) = (Some(life.clone()), spare.clone());
+        Wire { life, spare, end: Evidence::Lost, ..Wire::control(stream, rank) }
     }
 
     /// Returns the end of a wait, as far as it is known now.
@@ -404,15 +432,18 @@ impl Wire {
         if !is_shared {
             return Ok((kind, body, None));
         }
-        let descriptors = receive_descriptors(&self.stream, until).map_err(fault)?;
-        let [memory, receipt] = &descriptors[..] else {
-            let text = format!("no descriptor is free for memory of {}", self.peer);
-            return Err(Fault::cause(ErrorKind::Io, text));
-        };
-        let memory = SealedMemory::map(memory.as_fd(), limit);
-        let memory = memory.map_err(|error| self.stranger(format!("memory that is refused: {error}")))?;
-        // Without it the sender waits until its limit of time.
-        let _ = rustix::io::write(receipt, &1u64.to_ne_bytes());
+        let memory = self.spare.without(|| {
+            let descriptors = receive_descriptors(&self.stream, until).map_err(fault)?;
+            let [memory, receipt] = &descriptors[..] else {
+                let text = format!("no descriptor is free for memory of {}", self.peer);
+                return Err(Fault::cause(ErrorKind::Io, text));
+            };
+            let memory = SealedMemory::map(memory.as_fd(), limit);
+            let memory = memory.map_err(|error| self.stranger(format!("memory that is refused: {error}")))?;
+            // Without it the sender waits until its limit of time.
+            let _ = rustix::io::write(receipt, &1u64.to_ne_bytes());
+            Ok(memory)
+        })?;
         Ok((kind, body, Some(memory)))
     }
 
@@ -476,6 +507,7 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_test::children::{all_descriptors, with_descriptors};
     use std::net::TcpListener;
     use std::os::unix::net::UnixStream;
 
@@ -484,14 +516,14 @@ mod tests {
     fn pair() -> (Wire, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Wire::of_pieces(listener.accept().unwrap().0, 3, &Life::new()), other)
+        (Wire::of_pieces(listener.accept().unwrap().0, 3, &Life::new(), &Spare::new()), other)
     }
 
     /// Returns both ends of a connection between processes of a host.
     fn near_pair() -> (Wire, Wire) {
         let (one, other) = UnixStream::pair().unwrap();
-        let wire = |stream: UnixStream| Wire::control(TcpStream::from(OwnedFd::from(stream)), 3);
-        (wire(one), wire(other))
+        let stream = |stream: UnixStream| TcpStream::from(OwnedFd::from(stream));
+        (Wire::control(stream(one), 3), Wire::of_pieces(stream(other), 3, &Life::new(), &Spare::new()))
     }
 
     /// Returns the fault of a wire whose other side sends these bytes and closes.
@@ -583,6 +615,24 @@ mod tests {
         assert!(memory.unwrap().bytes() == bytes);
         send();
         drop(of_child);
+    }
+
+    /// A rank had all of its descriptors in use when memory arrived. The kernel dropped those of the memory, and the call failed on all
+    /// ranks, though a socket takes none for the same bytes.
+    #[test]
+    fn memory_arrives_where_no_descriptor_is_free() {
+        let name = "ranks::wire::tests::memory_arrives_where_no_descriptor_is_free";
+        with_descriptors(name, &[64], |_| {
+            let (one, other) = near_pair();
+            let bytes = vec![7; SHARED_BYTES_MIN];
+            for _ in 0..2 {
+                one.send_with(Frame::new(Kind::Pieces), &[&bytes[..]], LONG).unwrap();
+                let all = all_descriptors();
+                let (_, memory) = other.expect_with(Kind::Pieces, SHARED_BYTES_MIN, LONG).unwrap();
+                drop(all);
+                assert!(memory.unwrap().bytes() == bytes);
+            }
+        });
     }
 
     /// A rank waited for an aggregator that received from others, and failed after one deadline though all were at work.

@@ -12,7 +12,7 @@ use rustix::net::{
 };
 
 /// The descriptors that travel together.
-const DESCRIPTORS: usize = 2;
+pub(crate) const DESCRIPTORS: usize = 2;
 
 /// Fills `into` from the connection.
 ///
