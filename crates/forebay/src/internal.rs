@@ -29,7 +29,7 @@ mod simulation;
 pub use crate::base::fork::{Origin, PerProcess};
 pub use crate::base::here::thread_number;
 #[cfg(all(feature = "tokio", not(forebay_loom)))]
-pub use crate::base::paused_clock::{Standing, stand};
+pub use crate::base::paused_clock::{ClockHold, stand};
 #[cfg(target_os = "linux")]
 pub use crate::memory::sealed::SealedMemory;
 #[cfg(feature = "_sim")]

@@ -53,18 +53,18 @@ pub(super) fn check_revision(revision: i64, state: &State) -> Result<(), Refusal
 }
 
 /// The bytes that ranges return together, and how many these may be.
-pub(super) type Returned<'a> = Option<(&'a mut u64, u64)>;
+pub(super) type ReturnBudget<'a> = Option<(&'a mut u64, u64)>;
 
 fn pair_bytes(pair: &KeyValue) -> u64 {
     PAIR_BYTES + (pair.key.len() + pair.value.len()) as u64
 }
 
-fn exceeds(returned: &Returned<'_>, bytes: u64) -> bool {
+fn exceeds(returned: &ReturnBudget<'_>, bytes: u64) -> bool {
     returned.as_ref().is_some_and(|(sum, most)| sum.saturating_add(bytes) > *most)
 }
 
 /// Counts bytes that are returned, and refuses those beyond the limit.
-fn count_bytes(returned: &mut Returned<'_>, bytes: u64) -> Result<(), Refusal> {
+fn count_bytes(returned: &mut ReturnBudget<'_>, bytes: u64) -> Result<(), Refusal> {
     if let Some((sum, _)) = returned {
         **sum = sum.saturating_add(bytes);
     }
@@ -72,7 +72,7 @@ fn count_bytes(returned: &mut Returned<'_>, bytes: u64) -> Result<(), Refusal> {
 }
 
 /// The pairs of a range that may be among those that it returns.
-struct Kept<'a> {
+struct BestPairs<'a> {
     request: &'a RangeRequest,
     pairs: Vec<KeyValue>,
     bytes: u64,
@@ -82,11 +82,11 @@ struct Kept<'a> {
     full_bytes: u64,
 }
 
-impl<'a> Kept<'a> {
-    fn new(request: &'a RangeRequest) -> Kept<'a> {
+impl<'a> BestPairs<'a> {
+    fn new(request: &'a RangeRequest) -> BestPairs<'a> {
         let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
         let count_max = limit.map_or(usize::MAX, |limit| limit.saturating_add(1));
-        Kept { request, pairs: Vec::new(), bytes: 0, count_max, full_bytes: KEPT_BYTES }
+        BestPairs { request, pairs: Vec::new(), bytes: 0, count_max, full_bytes: KEPT_BYTES }
     }
 
     /// Adds a pair. However many and however long pairs are read for the first few in another order, few of them are in memory.
@@ -119,10 +119,10 @@ impl<'a> Kept<'a> {
 pub(super) async fn range(
     place: &Place<'_>,
     request: &RangeRequest,
-    mut returned: Returned<'_>,
+    mut returned: ReturnBudget<'_>,
 ) -> Result<RangeResponse, Failure> {
     let mut found = Pairs::new(place, request, pairs_max(request)).await?;
-    let (mut kept, is_entry) = (Kept::new(request), place.reader.is_for_entry());
+    let (mut kept, is_entry) = (BestPairs::new(request), place.reader.is_for_entry());
     while let Some(pair) = found.next().await? {
         if is_entry {
             count_bytes(&mut returned, pair_bytes(&pair))?;

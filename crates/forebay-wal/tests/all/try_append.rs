@@ -130,9 +130,9 @@ fn thousands_of_tasks_wait_for_room_together() {
 
 /// Notes that it was woken.
 #[derive(Default)]
-struct Noted(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Noted {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -146,7 +146,7 @@ fn a_long_record_that_waits_for_room_holds_no_short_one_back() {
         // Each record has a group of its length.
         let options = Options::new().segment_bytes(8 << 20).pending_bytes_max(12_000).group_bytes_max(4_096);
         let (wal, _) = Wal::open(&engine, "/log", options.log_id(7)).await.unwrap();
-        let (noted, appended, woken_at) = (Arc::new(Noted::default()), Cell::new(0), Cell::new(None));
+        let (noted, appended, woken_at) = (Arc::new(WakeFlag::default()), Cell::new(0), Cell::new(None));
         // Two records at any time, so that bytes are pending after each write.
         let appends = async || {
             for _ in 0..100 {

@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 mod standing;
 
 #[cfg(all(feature = "tokio", not(forebay_loom)))]
-pub use standing::{Standing, stand};
+pub use standing::{ClockHold, stand};
 
 /// Polls with a waker for which a paused clock stands, until it is woken or dropped. A poll that is ready leaves none.
 #[inline]

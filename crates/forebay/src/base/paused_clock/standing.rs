@@ -40,7 +40,7 @@ impl Clock {
     }
 
     /// Counts an operation. `None` once the runtime ends.
-    fn enter(self: Arc<Self>, runtime: &Handle) -> Option<Standing> {
+    fn enter(self: Arc<Self>, runtime: &Handle) -> Option<ClockHold> {
         let mut state = self.lock();
         if state.is_over {
             return None;
@@ -48,7 +48,7 @@ impl Clock {
         state.in_flight += 1;
         let is_held = std::mem::replace(&mut state.is_held, true);
         drop(state);
-        let standing = Standing(self.clone());
+        let hold = ClockHold(self.clone());
         if !is_held {
             let held = self.clone();
             // Tokio panics where no thread can be started.
@@ -58,7 +58,7 @@ impl Clock {
                 self.lock().is_held = false;
             }
         }
-        Some(standing)
+        Some(hold)
     }
 
     /// Blocks until nothing is in flight.
@@ -73,9 +73,9 @@ impl Clock {
 
 /// An operation in flight until it is dropped: its runtime's clock stands.
 #[derive(Debug)]
-pub struct Standing(Arc<Clock>);
+pub struct ClockHold(Arc<Clock>);
 
-impl Drop for Standing {
+impl Drop for ClockHold {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.in_flight -= 1;
@@ -97,12 +97,12 @@ impl Drop for RuntimeEnd {
 
 /// Counts an operation in flight, if this thread is in a runtime whose clock is paused.
 #[inline]
-pub fn stand() -> Option<Standing> {
+pub fn stand() -> Option<ClockHold> {
     if *CAN_PAUSE { stand_in_runtime() } else { None }
 }
 
 #[cold]
-fn stand_in_runtime() -> Option<Standing> {
+fn stand_in_runtime() -> Option<ClockHold> {
     #[cfg(feature = "_sim")]
     if here::world() != 0 {
         return None;
@@ -143,7 +143,7 @@ fn clock_of(runtime: &Handle) -> Option<Arc<Clock>> {
 #[derive(Debug)]
 pub(super) struct StandingWaker {
     waker: Waker,
-    standing: Mutex<Option<Standing>>,
+    standing: Mutex<Option<ClockHold>>,
 }
 
 impl StandingWaker {
@@ -196,17 +196,17 @@ fn has_test_util() -> bool {
 
     impl WithoutTestUtil for Builder {}
 
-    trait Found {
+    trait TestUtil {
         fn is_builder(&self) -> bool;
     }
 
-    impl Found for Without {
+    impl TestUtil for Without {
         fn is_builder(&self) -> bool {
             false
         }
     }
 
-    impl Found for &mut Builder {
+    impl TestUtil for &mut Builder {
         fn is_builder(&self) -> bool {
             true
         }
