@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,11 +20,14 @@ use crate::engine::startup::random_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest, ManifestState};
 use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, UNFINISHED, table_name};
+use crate::record::{self, Change};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
 
 /// The suffix of an unfinished checkpoint's name.
 const SUFFIX: &str = ".unfinished";
+/// The longest name of Linux's file systems, in bytes.
+const NAME_BYTES_MAX: usize = 255;
 /// Maximum links in flight. Each includes a flush of the directory, and the file system combines these.
 const LINKS_MAX: usize = 16;
 /// Memory of the new manifest and log while they are written.
@@ -42,6 +46,7 @@ pub(crate) async fn checkpoint(
     keys: Vec<Vec<u8>>,
 ) -> Result<Vec<Option<Value>>> {
     shared.check_writable()?;
+    keys.iter().try_for_each(|key| record::check(key, &Change::Delete))?;
     let dir = dir.to_path_buf();
     let work = move |shared: Arc<StoreCore>| async move {
         Checkpoint::of(&shared, &dir)?.make(keyspace, &keys).await
@@ -79,7 +84,9 @@ impl<'a> Checkpoint<'a> {
         if dir.starts_with(&shared.dir) {
             return refused("a checkpoint must lie outside of its store's directory");
         }
-        let mut making = OsString::from(name);
+        // A name of the file system's greatest length has no room for a suffix.
+        let kept = name.len().min(NAME_BYTES_MAX - SUFFIX.len());
+        let mut making = OsString::from(OsStr::from_bytes(&name.as_bytes()[..kept]));
         making.push(SUFFIX);
         Ok(Checkpoint { shared, dir, making: dir.with_file_name(making) })
     }

@@ -92,6 +92,38 @@ fn values_of_another_store_are_refused() {
     other.close().wait().unwrap();
 }
 
+/// Story: an empty or too long key was looked up as one that is absent, where a get refuses it.
+#[test]
+fn keys_that_no_get_takes_are_refused() {
+    let (engine, source, above) = (engine(), dir(), dir());
+    let store = open(&engine, &source);
+    let copy = above.path().join("copy");
+    for key in [vec![], vec![1; 17 << 10]] {
+        let refused = store.checkpoint_and_get(&copy, &store.default_keyspace(), [&key]).wait().unwrap_err();
+        let of_get = store.default_keyspace().get(&key).wait().unwrap_err();
+        assert_eq!((refused.kind(), refused.to_string()), (of_get.kind(), of_get.to_string()));
+    }
+    assert!(!copy.exists());
+    store.close().wait().unwrap();
+}
+
+/// Story: a name of 250 bytes had no room for the suffix of a checkpoint that is not finished: "File name too long".
+#[test]
+fn the_longest_names_are_taken() {
+    let (engine, source, above) = (engine(), dir(), dir());
+    let store = open(&engine, &source);
+    store.default_keyspace().put("key", "value").wait().unwrap();
+    for len in [244, 245, 255] {
+        let copy = above.path().join("c".repeat(len));
+        store.checkpoint(&copy).wait().unwrap();
+        let copied = Store::open(&engine, &copy, options().create(false)).wait().unwrap();
+        assert_eq!(copied.default_keyspace().get("key").wait().unwrap().as_deref(), Some(&b"value"[..]));
+        copied.close().wait().unwrap();
+    }
+    assert!(store.checkpoint(above.path().join("c".repeat(256))).wait().is_err());
+    store.close().wait().unwrap();
+}
+
 #[test]
 fn a_checkpoint_is_a_store_of_its_own() {
     for engine in engines() {
