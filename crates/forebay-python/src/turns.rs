@@ -3,13 +3,11 @@
 //! A batch has a quarter of the files open that may stay open. Batches of several threads and tasks beyond those take turns.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 
 use async_lock::{Mutex, Semaphore, SemaphoreGuardArc};
-use forebay::shard::JoinHandle;
+use forebay::internal::AbortOnDrop;
 use forebay::{Class, Engine};
 
 /// The places of a batch that opens as many files at a time as one batch may; others need a part of them.
@@ -89,22 +87,5 @@ struct PolledPlaces<'t> {
 impl Drop for PolledPlaces<'_> {
     fn drop(&mut self) {
         self.turns.polled.fetch_sub(self.places, Ordering::Relaxed);
-    }
-}
-
-/// A task that ends when nothing waits for it any more.
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Future for AbortOnDrop<T> {
-    type Output = forebay::Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

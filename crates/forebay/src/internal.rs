@@ -3,7 +3,7 @@
 //! `forebay-collective` uses a file's engine ([`FileInternals`], [`ErrorExt`]), recognizes a forked child ([`Origin`]) and maps memory of
 //! other processes (`SealedMemory`), `forebay-c` asks whether an engine [is forked](is_forked), `forebay-kv` caches copies
 //! ([`exact_copy`]), `forebay-cache` collects results ([`CollectedResults`]), `forebay-fs` uses values of the process ([`PerProcess`])
-//! and the thread's world ([`is_in_world`]), and has a paused clock stand (`stand`),
+//! and the thread's world ([`is_in_world`]), and has a paused clock stand (`stand`), the Python package ends tasks ([`AbortOnDrop`]),
 //! `forebay-measure` counts cached pages; a world of `forebay-sim` and the suite of `forebay-conformance` find the rest behind the
 //! feature `_sim`.
 
@@ -32,6 +32,7 @@ pub use crate::base::here::thread_number;
 pub use crate::base::paused_clock::{ClockHold, stand};
 #[cfg(target_os = "linux")]
 pub use crate::memory::sealed::SealedMemory;
+pub use crate::ops::file_cache::AbortOnDrop;
 #[cfg(feature = "_sim")]
 pub use simulation::*;
 

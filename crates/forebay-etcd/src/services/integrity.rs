@@ -163,7 +163,11 @@ async fn report(context: &Context, own: &StateSum, comparison: &Comparison) -> R
 
 /// Raises the alarm `CORRUPT` for a member, unless it is raised.
 pub(super) async fn raise(context: &Context, member: u64) -> Result<(), Status> {
-    let alarms = View::of(context.node.store()).await?.alarms().await?;
+    let view = context.view().await?;
+    let alarms = match view.alarms().await {
+        Ok(alarms) => alarms,
+        Err(failure) => return Err(context.unread_in(&view, failure).await),
+    };
     if alarms.iter().any(|alarm| alarm.member_id == member && alarm.alarm() == AlarmType::Corrupt) {
         return Ok(());
     }

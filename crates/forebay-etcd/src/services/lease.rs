@@ -154,7 +154,11 @@ impl LeaseCalls {
             return Ok(());
         }
         let view = context.view().await?;
-        for (id, _) in view.leases().await? {
+        let leases = match view.leases().await {
+            Ok(leases) => leases,
+            Err(failure) => return Err(context.unread_in(&view, failure).await),
+        };
+        for (id, _) in leases {
             let keys = lease_keys(context, &view, id).await?;
             context.check(by, |check| keys.iter().try_for_each(|key| check(Need::Read(key, &[]))))?;
         }

@@ -145,7 +145,7 @@ impl Upkeep {
             let is_any = request.alarm() == AlarmType::None;
             // etcd's calls about alarms are entries of the log: they see each alarm before them.
             self.context.node.read_barrier().await?;
-            let before = View::of(self.context.node.store()).await?.alarms().await?;
+            let before = self.alarms(&self.context.view().await?).await?;
             // As in etcd, a list is of all members, and an alarm is raised or cleared by both of its names.
             let is_raised = request.action() == AlarmAction::Activate;
             let alarms = match request.action() {
@@ -172,8 +172,8 @@ impl Upkeep {
     fn status(&self, _: Request<StatusRequest>) -> Answer<'_, Response<StatusResponse>> {
         Box::pin(async move {
             let node = &self.context.node;
-            let view = View::of(node.store()).await?;
-            let alarms = view.alarms().await?;
+            let view = self.context.view().await?;
+            let alarms = self.alarms(&view).await?;
             let mut errors = Vec::new();
             if node.leader().is_none() {
                 errors.push(Refusal::NoLeader.text().to_owned());
@@ -206,6 +206,13 @@ impl Upkeep {
     /// The store compacts its files by itself. etcd's response has no header, and clients rely on it.
     fn defragment(&self, _: Request<DefragmentRequest>) -> Answer<'_, Response<DefragmentResponse>> {
         Box::pin(async move { Ok(Response::new(DefragmentResponse { header: None })) })
+    }
+
+    async fn alarms(&self, view: &View) -> Result<Vec<AlarmMember>, Status> {
+        match view.alarms().await {
+            Ok(alarms) => Ok(alarms),
+            Err(failure) => Err(self.context.unread_in(view, failure).await),
+        }
     }
 
     async fn hashed(&self, view: &View, revision: i64) -> Result<(u32, i64, i64), Status> {

@@ -39,6 +39,21 @@ pub(crate) async fn until_taken(store: &Store, mut call: impl AsyncFnMut() -> fo
     }
 }
 
+/// Puts a key until the store is full. Another process takes what the store gives back, but not while the store works: a store that has
+/// just become full gives its reserve back, too.
+pub(crate) async fn fill_beside_others(engine: &Engine, store: &Store, key: &[u8]) {
+    let mut puts = 0;
+    while store.stats().full.is_none() {
+        if puts % 500 == 0 {
+            pause(100).await;
+            take_all_but(engine, 0).await;
+        }
+        drop(store.default_keyspace().put(key, [7; 1_000]).await);
+        puts += 1;
+        assert!(puts < 10_000, "{:?}", store.stats());
+    }
+}
+
 /// Story: the flush of a memtable writes a table of 16 KiB or more for each keyspace, and the reserve counted the bytes in memory alone.
 /// On a full disk a store with short entries in many keyspaces found no space for its flush, and stayed full whatever was deleted.
 #[test]
@@ -157,14 +172,7 @@ fn a_full_store_says_which_batch_of_deletes_its_log_never_takes() {
         }
         // The reserve grows in the background.
         pause(500).await;
-        let mut puts = 0;
-        while store.stats().full.is_none() {
-            // Another process uses what the store gives back.
-            take_all_but(&engine, 0).await;
-            drop(keyspace.put("key", [7; 1_000]).await);
-            puts += 1;
-            assert!(puts < 10_000, "{:?}", store.stats());
-        }
+        fill_beside_others(&engine, &store, b"key").await;
         let error = store.write(&all).await.expect_err("longer than what the log has for deletes");
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
         let text = error.to_string();
@@ -200,17 +208,7 @@ fn a_full_store_deletes_ranges_whose_batch_its_log_does_not_take() {
         }
         // The reserve grows in the background.
         pause(500).await;
-        let mut puts = 0;
-        while store.stats().full.is_none() {
-            if puts % 500 == 0 {
-                // Another process uses what the store gave back, while the store does nothing.
-                pause(100).await;
-                take_all_but(&engine, 0).await;
-            }
-            drop(keyspace.put("key", [7; 1_000]).await);
-            puts += 1;
-            assert!(puts < 10_000, "{:?}", store.stats());
-        }
+        fill_beside_others(&engine, &store, b"key").await;
         until_taken(&store, async || keyspace.delete_range("0".."1").await).await;
         for number in 0..100 {
             assert!(keyspace.get(&key(number)).await.expect("reads go on").is_none(), "{number}");

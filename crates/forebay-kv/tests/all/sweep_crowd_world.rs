@@ -13,8 +13,8 @@ use forebay_test::sweep::{Axis, Cost, Points, Step, Sweep, content as value};
 use futures::future::join_all;
 
 use crate::common::{self, key};
-use crate::full::{FILLER, pause, take_all_but};
-use crate::full_keyspaces::until_taken;
+use crate::full::{FILLER, pause};
+use crate::full_keyspaces::{fill_beside_others, until_taken};
 use crate::sweep_world::{DIR, KIB, MIB, check, config, keeps_its_memory, open_with, options};
 
 /// The memory of stores of up to 1,024 keyspaces.
@@ -109,18 +109,7 @@ async fn full_key(engine: Engine, at: u64) -> Attempt {
     }
     // The reserve grows in the background.
     pause(500).await;
-    let mut puts = 0;
-    while store.stats().full.is_none() {
-        if puts % 500 == 0 {
-            // Another process uses what the store gave back, while the store does nothing: a store that has just become full gives its
-            // reserve back, too.
-            pause(100).await;
-            take_all_but(&engine, 0).await;
-        }
-        drop(keys.put(name(0), value(puts, 1_000)).await);
-        puts += 1;
-        assert!(puts < 10_000, "{:?}", store.stats());
-    }
+    fill_beside_others(&engine, &store, &name(0)).await;
     for number in 0..FULL_KEYS {
         until_taken(&store, async || keys.delete(name(number)).await).await;
     }

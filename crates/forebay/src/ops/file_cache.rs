@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-pub use self::file_limit::FileCount;
-use self::file_limit::{AbortOnDrop, Line, Place};
+pub use self::file_limit::{AbortOnDrop, FileCount};
+use self::file_limit::{Line, Place};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::in_flight::{InFlight, Stay};

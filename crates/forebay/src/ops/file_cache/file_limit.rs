@@ -184,7 +184,7 @@ impl Drop for FileCount {
 crate::_debug_parts!(FileCount);
 
 /// A task that ends when its handle is dropped.
-pub(super) struct AbortOnDrop<T>(pub(super) JoinHandle<T>);
+pub struct AbortOnDrop<T>(pub JoinHandle<T>);
 
 impl<T> Future for AbortOnDrop<T> {
     type Output = Result<T>;
@@ -199,6 +199,8 @@ impl<T> Drop for AbortOnDrop<T> {
         self.0.abort();
     }
 }
+
+crate::_debug_parts!([T] AbortOnDrop<T>);
 
 #[cfg(test)]
 mod tests {
