@@ -197,10 +197,14 @@ impl WriteMany {
         wait::block_on("write_many", self)
     }
 
-    /// Sorts the pieces. Fails when some overlap.
+    /// Sorts the pieces, an empty one before the other at its offset: so it lies between pieces that touch and parts none. Fails when
+    /// some overlap.
     fn begin(&mut self) -> Result<()> {
         let mut order: Vec<usize> = (0..self.pieces.len()).collect();
-        order.sort_by_key(|&number| (self.pieces[number].file, self.pieces[number].offset));
+        order.sort_by_key(|&number| {
+            let piece = &self.pieces[number];
+            (piece.file, piece.offset, piece.len)
+        });
         let filled =
             order.iter().map(|&number| (number, &self.pieces[number])).filter(|(_, piece)| piece.len > 0);
         let mut before: Option<(usize, &Piece)> = None;
