@@ -15,6 +15,7 @@ use std::io::{Read as _, Write as _};
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use common::{bytes_of, config, dir, write_file};
 use forebay::{BlockMut, Class, Durability, Engine, Error, ErrorKind, File, IoMemory, Lock, Open};
@@ -240,11 +241,22 @@ fn a_child_reads_nothing_of_an_adaptive_file_and_closes_nothing() {
 /// to the child, and nobody got it while the child lived.
 #[test]
 fn a_lock_ends_with_the_parents_file() {
+    ends_with_the_parents_file(|file| file.try_lock(Lock::Exclusive).wait());
+}
+
+/// Regression: the same of OFD locks, which keep the holes of a file in a collective write. A rank whose call was dropped left the lock
+/// to its child.
+#[test]
+fn a_record_lock_ends_with_the_parents_file() {
+    ends_with_the_parents_file(|file| file.record_lock(Some(Lock::Exclusive), Duration::ZERO).wait());
+}
+
+fn ends_with_the_parents_file(lock: fn(&File) -> Result<(), Error>) {
     let dir = dir();
     let path = dir.path().join("a");
     let engine = Engine::start(config()).unwrap();
     let open = || engine.open(&path, Open::create().buffered()).wait().unwrap();
-    let is_locked = || match open().try_lock(Lock::Exclusive).wait() {
+    let is_locked = || match lock(&open()) {
         Err(error) if error.kind() == ErrorKind::Locked => true,
         locked => {
             locked.unwrap();
@@ -252,7 +264,7 @@ fn a_lock_ends_with_the_parents_file() {
         }
     };
     let locked = open();
-    locked.try_lock(Lock::Exclusive).wait().unwrap();
+    lock(&locked).unwrap();
     let mut inherited = Some(locked.clone());
     let code = in_fork(|| {
         drop(inherited.take());

@@ -458,6 +458,15 @@ pub(crate) fn release_lock(file: &Descriptor) {
     }
 }
 
+/// As [`release_lock`], for the OFD lock.
+pub(crate) fn release_record_lock(file: &Descriptor) {
+    match file {
+        Descriptor::Os(fd) => drop(file_calls::record_lock(fd.as_fd(), None)),
+        #[cfg(feature = "_sim")]
+        Descriptor::Sim(_) => {}
+    }
+}
+
 fn opened(fd: OwnedFd) -> MetaReply {
     MetaReply::Opened(Descriptor::Os(fd))
 }

@@ -622,7 +622,7 @@ impl File {
 
     /// Takes an OFD lock on the whole file, which excludes other programs' POSIX and OFD locks (fcntl(2)), or releases it with `None`. Tries
     /// for about `patience`, as [`lock_within`](File::lock_within) does. An exclusive lock needs a file that is open for writing, a shared
-    /// one for reading.
+    /// one for reading. It ends as [that of `try_lock`](File::try_lock) does, with the last handle.
     ///
     /// # Errors
     /// Those of [`lock_within`](File::lock_within); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a system without OFD
@@ -634,6 +634,9 @@ impl File {
         patience: Duration,
     ) -> Waitable<impl Future<Output = Result<()>> + use<>> {
         let file = self.clone();
+        if lock.is_some() {
+            self.core.note_record_lock();
+        }
         Waitable::new("record_lock", async move {
             let request = |file: &File| MetaRequest::RecordLock { file: file.owner(), lock };
             file.until_free(patience, |file| file.ask(request(file), meta::done)).await

@@ -16,7 +16,7 @@ use crate::device::{Alignment, Device};
 use crate::driver::Route;
 #[cfg(target_os = "linux")]
 use crate::driver::meta::set_direct;
-use crate::driver::meta::{Descriptor, DescriptorOwner, release_lock};
+use crate::driver::meta::{Descriptor, DescriptorOwner, release_lock, release_record_lock};
 use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
 use crate::memory::arena::BUFFER_BYTES_MAX;
@@ -52,6 +52,8 @@ pub(crate) struct FileCore {
     left_direct: AtomicBool,
     /// A lock was requested, which the file may have.
     may_be_locked: AtomicBool,
+    /// The same of an OFD lock.
+    may_be_record_locked: AtomicBool,
     in_flight: Arc<InFlight>,
     /// `None` where reads never try the page cache.
     page_cache: Option<PageCache>,
@@ -106,6 +108,7 @@ impl FileCore {
             closed: AtomicBool::new(false),
             left_direct: AtomicBool::new(false),
             may_be_locked: AtomicBool::new(false),
+            may_be_record_locked: AtomicBool::new(false),
             in_flight: Arc::default(),
             page_cache: parts.page_cache,
         });
@@ -216,6 +219,11 @@ impl FileCore {
     /// Notes that a lock is requested, so that it is released when the file is closed.
     pub(crate) fn note_lock(&self) {
         self.may_be_locked.store(true, Ordering::Relaxed);
+    }
+
+    /// As [`note_lock`](Self::note_lock), for an OFD lock.
+    pub(crate) fn note_record_lock(&self) {
+        self.may_be_record_locked.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
@@ -347,9 +355,12 @@ impl Drop for FileCore {
         // A fork copies the table of descriptors before the memory, so a child's memory may name one that was opened in between and that
         // the child does not have. It must not close another file's, and keeps the few that it does have.
         if !self.engine.is_forked() {
-            // close(2) alone leaves the lock to a forked child, which has the descriptor as well.
+            // close(2) alone leaves the locks to a forked child, which has the descriptor as well.
             if *self.may_be_locked.get_mut() {
                 release_lock(&self.fd);
+            }
+            if *self.may_be_record_locked.get_mut() {
+                release_record_lock(&self.fd);
             }
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.fd) }
