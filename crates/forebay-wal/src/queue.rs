@@ -115,6 +115,8 @@ pub(crate) struct QueueState {
     line: Line,
     /// Waits for room without a place in that line.
     watchers: RoomWatch,
+    /// No I/O memory was left for a record while others were pending, of which no write has ended since.
+    lacks_memory: bool,
     /// Waker of the log's task, while it waits for work; see [`duty`].
     writer: Option<Waker>,
     /// The last groups that had one append each, without one that had more.
@@ -206,6 +208,7 @@ impl Queue {
                 pending: 0,
                 line: Line::default(),
                 watchers: RoomWatch::default(),
+                lacks_memory: false,
                 writer: None,
                 lone_groups: 0,
                 failed: None,
@@ -406,6 +409,7 @@ impl Queue {
             );
             debug_assert!(woken.is_empty(), "the list swapped in is empty");
             state.pending = state.pending.saturating_sub(framed);
+            state.lacks_memory = false;
             update(state);
             self.durable_next.store(state.index.next_lsn(), Ordering::Release);
             self.done.store(group.number, Ordering::Release);

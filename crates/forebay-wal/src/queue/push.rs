@@ -98,6 +98,7 @@ impl Queue {
                     return Err(error.into());
                 }
                 // The group being written will return its memory.
+                state.lacks_memory = true;
                 is_turn = false;
             }
             if !is_turn {
@@ -183,7 +184,9 @@ impl Queue {
         if let Err(error) = state.check() {
             return Poll::Ready(Err(error));
         }
-        if state.line.is_turn(&self.limits, state.pending, framed, Asker::Tries) {
+        // Where memory was short another try before a write has ended would find as little.
+        let lacks_memory = state.lacks_memory && state.pending > 0;
+        if !lacks_memory && state.line.is_turn(&self.limits, state.pending, framed, Asker::Tries) {
             return Poll::Ready(Ok(()));
         }
         state.watchers.wait(framed, id, waker);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use crate::common::{dir, engine, expected, open, options, record, records_wait};
+use forebay::{BlockMut, Class, Config, Engine};
 use forebay_sim::{Profile, World};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 use futures::future::join;
@@ -173,4 +174,34 @@ fn a_long_record_that_waits_for_room_holds_no_short_one_back() {
         wal.close().await.unwrap();
     });
     ran.unwrap();
+}
+
+fn all_blocks(engine: &Engine) -> Vec<BlockMut> {
+    let blocks = |bytes| std::iter::from_fn(move || engine.block(bytes).ok());
+    [1 << 20, 64 << 10, 4096].into_iter().flat_map(blocks).collect()
+}
+
+/// Story: a program held all I/O memory, and a record was not queued, as the write of one before it was to give some back. `room` said at
+/// once that there was room: the loop of a task on the log's shard tried again and again, and that write never came.
+#[test]
+fn a_wait_for_room_waits_for_memory() {
+    let config = Config::new().shards(1).arena_bytes(8 << 20).arena_bytes_max(8 << 20).overflow_bytes_max(0);
+    let (engine, dir) = (Engine::start(config).expect("an engine"), dir());
+    let (owned, path) = (engine.clone(), dir.path().to_path_buf());
+    // The thread of this shard writes the log's groups, whenever the task waits.
+    let ran = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let options = Options::new().segment_bytes(1 << 20).own_thread(false).recent_bytes(0);
+        let (wal, _) = Wal::open(&owned, &path, options).await.unwrap();
+        let first = wal.append(&[1; 20_000]).queued().await.unwrap();
+        let taken = all_blocks(&owned);
+        assert!(wal.try_append(&[2; 20_000]).unwrap().is_none(), "no memory is left");
+        let mut room = wal.room(20_000);
+        assert!(futures::poll!(&mut room).is_pending(), "nothing was written since");
+        room.await.unwrap();
+        drop(taken);
+        let second = wal.try_append(&[2; 20_000]).unwrap().expect("nothing is pending");
+        assert_eq!((first.await.unwrap(), second.await.unwrap()), (Lsn(1), Lsn(2)));
+        wal.close().await.unwrap();
+    });
+    ran.wait().unwrap();
 }
