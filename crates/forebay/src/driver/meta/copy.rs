@@ -145,8 +145,12 @@ fn buffered(fd: BorrowedFd<'_>, write: bool) -> Result<Option<File>> {
     // or not.
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     File::options().read(!write).write(write).open(link).map(Some).map_err(|cause| {
-        Error::io(OPERATION, cause)
-            .with_note("a direct file could not be opened again for a copy (is /proc mounted?)")
+        let error = Error::io(OPERATION, cause);
+        // The caller finds a descriptor, or names the limit.
+        if error.is_out_of_descriptors() {
+            return error;
+        }
+        error.with_note("a direct file could not be opened again for a copy (is /proc mounted?)")
     })
 }
 
