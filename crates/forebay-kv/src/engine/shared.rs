@@ -46,7 +46,7 @@ pub(crate) struct StoreCore {
     /// The path by which the store was opened, for messages: the directory may have been moved since.
     pub(crate) dir: PathBuf,
     /// The directory, wherever it is now.
-    pub(super) home: Dir,
+    pub(crate) home: Dir,
     /// The directory of the tables, wherever it is now.
     pub(crate) tables: Dir,
     /// The tables' files, of which those stay open that were read last.

@@ -695,9 +695,9 @@ impl Store {
     /// Either store may change or be removed: a file is freed with its last name. The files of both still lie on the same device:
     /// to be safe from its loss, copy the checkpoint elsewhere.
     ///
-    /// The checkpoint is made under the name `dir` with `.unfinished` added, and continues when its future is dropped. After a
-    /// crash in the middle, `dir` does not exist. Every open refuses the directory left under the other name
-    /// ([`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished)), and it may be removed.
+    /// The checkpoint is made under the name `dir` with `.unfinished` added, in place of what a name has beyond 244 bytes, and
+    /// continues when its future is dropped. After a crash in the middle, `dir` does not exist. Every open refuses the directory left
+    /// under the other name ([`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished)), and it may be removed.
     ///
     /// # Errors
     /// - [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if `dir` exists already.

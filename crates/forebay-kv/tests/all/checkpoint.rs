@@ -272,6 +272,32 @@ fn a_target_that_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(store.checkpoint(above.path().join("late")).wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
+/// Story: a checkpoint into the store's own directory was refused by the path as it was written: with `..` in it, or by a symbolic link,
+/// it was made among the store's tables. A directory that got the name of a moved store was refused in its place.
+#[test]
+fn whichever_path_leads_into_the_store_is_refused() {
+    let (engine, above) = (engine(), dir());
+    let [home, moved, link] = ["store", "moved", "link"].map(|name| above.path().join(name));
+    let store = Store::open(&engine, &home, options()).wait().unwrap();
+    put(&store.default_keyspace(), 0..100);
+    store.flush().wait().unwrap();
+    std::os::unix::fs::symlink(home.join("tables"), &link).unwrap();
+    let before = files(&home);
+    for path in [home.join("../store/copy"), home.join("tables/copy"), link.join("copy")] {
+        let error = store.checkpoint(&path).wait().unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidInput, Some(&*path)), "{error}");
+        assert!(error.to_string().contains("outside of its store's directory"), "{error}");
+    }
+    assert!(files(&home) == before);
+    std::fs::rename(&home, &moved).unwrap();
+    std::fs::create_dir(&home).unwrap();
+    let error = store.checkpoint(moved.join("copy")).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    store.checkpoint(home.join("copy")).wait().unwrap();
+    store.close().wait().unwrap();
+    verified(&engine, &home.join("copy"));
+}
+
 #[test]
 fn a_checkpoint_that_was_not_finished_is_refused_and_says_so() {
     let (engine, source, above) = (engine(), dir(), dir());
