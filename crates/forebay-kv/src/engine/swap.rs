@@ -70,6 +70,7 @@ fn newest_lsn(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<u64> {
 }
 
 async fn look(shared: &Arc<StoreCore>, keyspace: u32, key: &[u8]) -> Result<NewestVersion> {
+    shared.check_open()?;
     let (view, upto, loads): (Arc<View>, u64, u64) = {
         let (_turn, commit) = shared.lock_inserted();
         if commit.version.is_dropped(keyspace) {

@@ -108,6 +108,24 @@ fn a_store_whose_engine_was_closed_is_named() {
     }
 }
 
+/// Story: a store was closed, opened again, and a key changed. On a handle of the closed one `compare_and_set` said that the key has the
+/// value of before.
+#[test]
+fn a_closed_store_compares_nothing() {
+    let (engine, dir) = (engine(), dir());
+    let closed = open(&engine, &dir);
+    let keyspace = closed.default_keyspace();
+    keyspace.put("key", "1").wait().unwrap();
+    closed.close().wait().unwrap();
+    let store = open(&engine, &dir);
+    store.default_keyspace().put("key", "2").wait().unwrap();
+    for expected in [None, Some(&b"1"[..]), Some(&b"2"[..])] {
+        let error = keyspace.compare_and_set("key", expected, Some(b"3")).wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    }
+    store.close().wait().unwrap();
+}
+
 /// Whether the next call of the clock panics, unless it is the test's thread that calls.
 static CLOCK_PANICS: AtomicBool = AtomicBool::new(false);
 thread_local! { static IS_CALLER: Cell<bool> = const { Cell::new(false) } }
