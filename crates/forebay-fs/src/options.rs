@@ -106,7 +106,8 @@ impl OpenOptions {
     }
 
     /// Sets whether bytes bypass the page cache. Reads may start and end anywhere; writes are whole blocks of the device, at
-    /// multiples of its blocks. The open fails where the file system has no direct I/O, and with [`append`](OpenOptions::append).
+    /// multiples of its blocks. The open fails where the file system has no direct I/O, and with [`append`](OpenOptions::append); it
+    /// leaves no file of [`create_new`](OpenOptions::create_new) then.
     /// Of this and [`adaptive`](OpenOptions::adaptive) the one that is set last counts.
     pub fn direct(&mut self, direct: bool) -> &mut OpenOptions {
         self.set_mode(Mode::Direct, direct);
@@ -143,14 +144,33 @@ impl OpenOptions {
     /// Opens a file of the machine; may block.
     fn open_here(&self, path: &Path, scope: Option<Engine>) -> io::Result<Descriptor> {
         if self.mode == Mode::Direct {
-            let flags = self.custom_flags | OFlags::DIRECT.bits().cast_signed();
-            let std = self.inner.clone().custom_flags(flags).open(path)?;
+            // Options of the standard library's show nothing.
+            let known = self.simulated.unwrap_or_default();
+            refuse_append(known.append)?;
+            let std = if known.create_new {
+                self.create_direct(path)?
+            } else {
+                let flags = self.custom_flags | OFlags::DIRECT.bits().cast_signed();
+                self.inner.clone().custom_flags(flags).open(path)?
+            };
             refuse_append(fcntl_getfl(&std)?.contains(OFlags::APPEND))?;
             return Ok(Descriptor::new(std, Mode::Direct, scope));
         }
         let std = self.inner.open(path)?;
         let is_adaptive = self.mode == Mode::Adaptive && becomes_direct(&std)?;
         Ok(Descriptor::new(std, if is_adaptive { Mode::Adaptive } else { Mode::Buffered }, scope))
+    }
+
+    /// Creates a file with direct I/O, or none: an open with the flag leaves an empty file where direct I/O is not supported, and the
+    /// next one would find that it exists.
+    fn create_direct(&self, path: &Path) -> io::Result<std::fs::File> {
+        let std = self.inner.open(path)?;
+        let flags = fcntl_getfl(&std)?;
+        if let Err(refusal) = fcntl_setfl(&std, flags | OFlags::DIRECT) {
+            let _ = std::fs::remove_file(path);
+            return Err(refusal.into());
+        }
+        Ok(std)
     }
 
     async fn open_in_world(&self, engine: Engine, path: PathBuf) -> io::Result<File> {

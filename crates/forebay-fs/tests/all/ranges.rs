@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, IoSliceMut};
 use std::path::Path;
+use std::process::Command;
 
 use forebay_fs::{File, OpenOptions};
 use forebay_test::draw::Random;
@@ -154,6 +155,36 @@ async fn direct_files_do_not_append() {
     file.write_all(&bytes(100)).await.unwrap();
     file.flush().await.unwrap();
     assert!(std::fs::read(&path).unwrap() == bytes(100));
+}
+
+/// A new file that could not be direct stayed there, empty. The program opened it again as its error said, and failed because it
+/// existed.
+#[tokio::test]
+async fn a_new_file_that_is_refused_does_not_stay() {
+    let dir = dir();
+    let path = dir.path().join("file");
+    let mut options = OpenOptions::new();
+    options.append(true).create_new(true);
+    let refused = options.clone().direct(true).open(&path).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    drop(options.open(&path).await.unwrap());
+
+    let ram = dir.path().join("ram");
+    std::fs::create_dir(&ram).unwrap();
+    let mounted = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&ram).output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: no file system without direct I/O can be mounted here");
+    }
+    let path = ram.join("file");
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    let refused = options.clone().direct(true).open(&path).await.map(drop);
+    let buffered = options.open(&path).await.map(drop);
+    let exists = options.direct(true).open(&path).await.map(drop);
+    assert!(Command::new("umount").arg("--lazy").arg(&ram).status().unwrap().success());
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    buffered.unwrap();
+    assert_eq!(exists.unwrap_err().kind(), ErrorKind::AlreadyExists);
 }
 
 /// A program that set both modes from its settings, `adaptive(true)` and then `direct(false)`, had a file that used the page cache
