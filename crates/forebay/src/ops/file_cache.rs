@@ -89,7 +89,16 @@ struct OpenState {
     /// The number of opens started.
     number: u64,
     failed: Option<(u64, Error)>,
+    /// Those of the calls that wait for the open under way. Of ten thousand no call looks at the others.
     wakers: Vec<Waker>,
+}
+
+/// An open that a call has waited for.
+#[derive(Clone, Copy)]
+struct AwaitedOpen {
+    number: u64,
+    /// The place of the call's waker, while the open is under way.
+    place: usize,
 }
 
 impl FileCache {
@@ -323,8 +332,8 @@ impl FileEntry {
         }
     }
 
-    /// Waits for the open in flight, or starts one. `mine` is the number of the open that was waited for before.
-    fn poll_open(&self, mine: &mut Option<u64>, context: &mut Context<'_>) -> Poll<Result<()>> {
+    /// Waits for the open in flight, or starts one. `mine` is the open that was waited for before.
+    fn poll_open(&self, mine: &mut Option<AwaitedOpen>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let stay = {
             let mut opening = lock(&self.opening);
             // Opened in between, it stays so: the caller is counted as a use.
@@ -332,18 +341,23 @@ impl FileEntry {
                 return Poll::Ready(Ok(()));
             }
             if let (Some(mine), Some((failed, error))) = (*mine, &opening.failed)
-                && mine == *failed
+                && mine.number == *failed
             {
                 return Poll::Ready(Err(error.clone()));
             }
             let begun = || self.cache.begin_open().map_err(|error| error.with_path(self.path()));
             let stay = if opening.is_under_way { None } else { Some(begun()?) };
-            if !opening.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-                opening.wakers.push(context.waker().clone());
-            }
             opening.is_under_way = true;
             opening.number += u64::from(stay.is_some());
-            *mine = Some(opening.number);
+            let number = opening.number;
+            let place = mine.filter(|mine| mine.number == number).map(|mine| mine.place);
+            match place.and_then(|place| opening.wakers.get_mut(place)) {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => {
+                    *mine = Some(AwaitedOpen { number, place: opening.wakers.len() });
+                    opening.wakers.push(context.waker().clone());
+                }
+            }
             let Some(stay) = stay else { return Poll::Pending };
             stay
         };

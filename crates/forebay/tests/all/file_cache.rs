@@ -1,5 +1,8 @@
 //! Files that stay open for later use. Scenes in which a real process has no descriptor left are in `exhaustion/files.rs`.
 
+use std::future::Future;
+use std::task::{Context, Waker};
+
 use forebay::{Error, ErrorKind, FileCache, FileEntry, FilePlace, FileUse, Open};
 
 use crate::common::{bytes_of, dir, engine};
@@ -56,6 +59,24 @@ fn the_files_that_were_used_last_stay_open() {
         assert_eq!(check(&entries[0], 0).await.unwrap_err().kind(), ErrorKind::FileClosed);
         cache.close().await.unwrap();
     });
+}
+
+/// Story: each call that waited for the open of a file looked through all others. The time of a server whose clients, ten thousand of
+/// them, wanted the same file at first grew with the square of their number.
+#[test]
+fn thousands_of_calls_wait_for_one_open_together() {
+    let (engine, dir) = (engine(), dir());
+    for _ in 0..10 {
+        let cache = FileCache::new(&engine, Open::read(), None);
+        let entry = entries(&cache, dir.path(), 1).remove(0);
+        let mut calls: Vec<_> = (0..2_000).map(|_| Box::pin(check(&entry, 0))).collect();
+        // A call is woken by the waker of its last poll, and one that is dropped leaves the others.
+        calls.retain_mut(|call| call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        calls.truncate(1_990);
+        let used = futures::executor::block_on(futures::future::join_all(calls));
+        used.into_iter().for_each(|used| drop(used.unwrap()));
+        assert_eq!(cache.open_files(), 1);
+    }
 }
 
 /// Each open makes its file, so that an open after the close would be seen.
