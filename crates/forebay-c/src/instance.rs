@@ -18,6 +18,10 @@ use crate::types::CloseReport;
 /// How long a close waits for memory that no leaked operation has: a request that was given up returns it on another thread.
 const RETURN_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The classes of each engine, by the numbers that C has: `FB_CLASS_DEFAULT`, `FB_CLASS_LOG` and `FB_CLASS_BACKGROUND`.
+const CLASSES: [forebay::Class; 3] =
+    [forebay::Class::DEFAULT, forebay::Class::LOG, forebay::Class::BACKGROUND];
+
 /// The handle of an engine.
 pub struct Engine {
     pub(crate) instance: Arc<Instance>,
@@ -33,7 +37,7 @@ pub struct File {
 /// The state that the handles of an engine share.
 pub(crate) struct Instance {
     pub(crate) engine: forebay::Engine,
-    /// By the numbers that C has: first `FB_CLASS_DEFAULT`, `FB_CLASS_LOG` and `FB_CLASS_BACKGROUND`.
+    /// By the numbers that C has: first those of each engine.
     classes: Mutex<Vec<forebay::Class>>,
     live: Mutex<Live>,
     /// Notified when the last live operation has ended.
@@ -76,11 +80,7 @@ impl Engine {
             })?;
         let instance = Arc::new(Instance {
             engine,
-            classes: Mutex::new(vec![
-                forebay::Class::DEFAULT,
-                forebay::Class::LOG,
-                forebay::Class::BACKGROUND,
-            ]),
+            classes: Mutex::new(CLASSES.to_vec()),
             live: Mutex::new(Live { next: 0, ops: HashMap::new(), is_closing: false }),
             idle: Condvar::new(),
             events,
@@ -136,7 +136,9 @@ impl Instance {
 
     /// Returns the class with that number.
     pub(crate) fn class(&self, number: u32) -> Result<forebay::Class, Fault> {
-        let class = lock(&self.classes).get(number as usize).copied();
+        let place = number as usize;
+        // The requests of all threads come here: those of the usual classes share no lock.
+        let class = CLASSES.get(place).copied().or_else(|| lock(&self.classes).get(place).copied());
         class.ok_or_else(|| {
             Fault::invalid(format!("there is no class {number}; fb_engine_class makes classes"))
         })

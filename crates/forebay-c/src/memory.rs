@@ -71,21 +71,39 @@ impl Drop for CallerMemory {
 /// The return of the memory of one blocking call.
 #[derive(Default)]
 pub(crate) struct Return {
-    is_back: Mutex<bool>,
+    state: Mutex<ReturnState>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct ReturnState {
+    is_back: bool,
+    /// The thread of the call has waited for it.
+    is_awaited: bool,
 }
 
 impl Return {
     fn set(&self) {
-        *lock(&self.is_back) = true;
-        self.changed.notify_all();
+        let is_awaited = {
+            let mut state = lock(&self.state);
+            state.is_back = true;
+            state.is_awaited
+        };
+        // A notification is a system call also where nothing waits, as in nearly every call: its own thread returns the memory.
+        if is_awaited {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until the memory is back, at most for the time of `patience`, and returns whether it is.
     pub(crate) fn wait(&self, patience: Duration) -> bool {
-        let is_back = lock(&self.is_back);
-        let waited = self.changed.wait_timeout_while(is_back, patience, |is_back| !*is_back);
-        *waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+        let mut state = lock(&self.state);
+        if state.is_back {
+            return true;
+        }
+        state.is_awaited = true;
+        let waited = self.changed.wait_timeout_while(state, patience, |state| !state.is_back);
+        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_back
     }
 }
 
