@@ -369,6 +369,10 @@ impl StoreCore {
             while lookups.len() < most
                 && let Some((place, key)) = fresh.next()
             {
+                // Any number of keys may be in memory.
+                if place > 0 && place.is_multiple_of(AT_ONCE as usize) {
+                    forebay::shard::yield_if_needed().await;
+                }
                 match self.look(&view, lsn, now_s, keyspace, key)? {
                     InMemory::Known(answer) => answers[place] = answer,
                     InMemory::Blob(blob) => blobs.push((place, blob)),

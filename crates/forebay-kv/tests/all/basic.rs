@@ -260,6 +260,23 @@ async fn all_there(keyspace: &Keyspace) {
     }
 }
 
+/// Story: a task asked for hundreds of thousands of keys that were all in memory, and its shard did nothing else until it had them.
+#[test]
+fn many_gets_from_memory_leave_a_shard_to_others() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    keyspace.put("key", "value").wait().unwrap();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let keys = vec!["key"; 200_000];
+        let mut gets = std::pin::pin!(keyspace.multi_get(&keys));
+        assert!(futures::poll!(gets.as_mut()).is_pending(), "the shard's other tasks have their turn");
+        assert!(gets.await.unwrap().iter().all(Option::is_some));
+    });
+    task.wait().unwrap();
+    store.close().wait().unwrap();
+}
+
 #[test]
 fn a_task_on_a_shard_does_it_all() {
     let (engine, dir) = (engine(), dir());
