@@ -301,6 +301,20 @@ async fn the_scrub_finds_a_damaged_table_and_a_watch_that_meets_it_is_cancelled(
     cluster.stop().await;
 }
 
+/// Story: a kubelet asked `/livez` every few seconds, and each time all keys were read, to be counted. A state with very many keys took too
+/// long, and its member was restarted for that again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_reads_one_key_however_many_there_are() {
+    let (mut cluster, damaged) = with_damaged_tables().await;
+    // A read of all keys fails there.
+    let address = &cluster.members[damaged].address;
+    for path in ["/livez", "/health?serializable=true"] {
+        let (status, body) = get(address, 2379, path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+    }
+    cluster.stop().await;
+}
+
 /// Story: an operator saved a snapshot, and compared members by `etcdctl endpoint hashkv`. Both failed at a member whose disk had lost
 /// bytes, and only the caller knew: log, metrics and `/readyz` said nothing, and one of three was not healed until the scrub found the
 /// same, days later.
