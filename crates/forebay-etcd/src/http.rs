@@ -22,7 +22,6 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{AlarmType, RangeRequest};
 use crate::services::{CallCounts, Followers};
@@ -119,26 +118,28 @@ async fn unhealthy(node: &Node, parameters: &Parameters) -> Option<String> {
 }
 
 async fn alarms(node: &Node) -> Result<Vec<AlarmType>, String> {
-    let view = View::of(node.store()).await.map_err(text)?;
-    let alarms = view.alarms().await.map_err(text)?;
+    let view = node.view().await.map_err(text)?;
+    let alarms = node.alarms(&view).await.map_err(text)?;
     Ok(alarms.into_iter().filter_map(|alarm| AlarmType::try_from(alarm.alarm).ok()).collect())
 }
 
-fn text(failure: crate::mvcc::Failure) -> String {
-    tonic::Status::from(failure).message().to_owned()
+fn text(status: tonic::Status) -> String {
+    status.message().to_owned()
 }
 
 /// Reads a key, which need not exist.
 async fn read(node: &Node, is_serializable: bool) -> Result<(), String> {
     let reads = async {
         if !is_serializable {
-            node.read_barrier().await.map_err(|status| status.message().to_owned())?;
+            node.read_barrier().await.map_err(text)?;
         }
-        let view = View::of(node.store()).await.map_err(text)?;
+        let view = node.view().await.map_err(text)?;
         // One alone: of a range all keys are counted, also those beyond a limit.
         let request = RangeRequest { key: vec![0], ..Default::default() };
-        view.range(&request).await.map_err(text)?;
-        Ok(())
+        match view.range(&request).await {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(text(node.unread_in(&view, failure).await)),
+        }
     };
     tokio::time::timeout(CHECK_TIMEOUT, reads).await.unwrap_or_else(|_| Err("it took too long".to_owned()))
 }

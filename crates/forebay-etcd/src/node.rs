@@ -12,6 +12,7 @@ mod network;
 mod owner;
 mod peers;
 mod read_index;
+mod reads;
 mod restore;
 mod service;
 mod state_copy;

@@ -34,7 +34,7 @@ use tonic::service::Routes;
 use crate::answer::Answer;
 use crate::hub::Hub;
 use crate::lessor::Lessor;
-use crate::mvcc::{self, View};
+use crate::mvcc;
 use crate::node::{LeaderLeases, Node};
 use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::operation::Operation;
@@ -231,28 +231,6 @@ impl Context {
                 cleaned.map(drop).map_err(|_| Refusal::Stopped.into())
             }
         }
-    }
-
-    /// Returns the status of a read that has failed, and notes the damage that it has met.
-    fn unread(&self, failure: mvcc::Failure) -> Status {
-        if let Some(damage) = failure.damage() {
-            self.node.set_damage(Some(damage));
-        }
-        failure.into()
-    }
-
-    /// Returns the state with all entries that are applied here, and notes the damage that this meets.
-    async fn view(&self) -> Result<View, Status> {
-        View::of(self.node.store()).await.map_err(|failure| self.unread(failure))
-    }
-
-    /// Returns the status of a read of a view that has failed, and notes the damage that it has met, unless a snapshot of another member
-    /// has replaced the state.
-    async fn unread_in(&self, view: &View, failure: mvcc::Failure) -> Status {
-        if view.is_replaced(self.node.store(), &failure).await {
-            return failure.into();
-        }
-        self.unread(failure)
     }
 
     /// Counts a read that started at `begun`.

@@ -7,7 +7,6 @@ use forebay::Exposition;
 use forebay::MetricKind::{Counter, Gauge, Histogram};
 
 use crate::histogram;
-use crate::mvcc::View;
 use crate::node::Node;
 use crate::services::{CallCounts, Followers, Way};
 use crate::version::{CLUSTER_MINOR, ETCD_VERSION, OWN_VERSION};
@@ -108,7 +107,7 @@ pub(crate) async fn page(
     if settings.quota_bytes != 0 {
         add!(page, Gauge "etcd_server_quota_backend_bytes" "Most bytes that the state may have.": settings.quota_bytes;);
     }
-    if let Ok(view) = View::of(node.store()).await {
+    if let Ok(view) = node.view().await {
         add!(page,
             Gauge "etcd_debugging_mvcc_current_revision" "The current revision.": view.revision();
             Gauge "etcd_debugging_mvcc_compact_revision" "The revision of the last compaction.": view.compacted();

@@ -1,14 +1,23 @@
-//! The checkpoints of the other members.
+//! The checkpoints of this member and of the others.
 
 use tonic::Status;
 
 use super::Node;
 use super::peers::Purpose;
-use crate::proto::peer::{CheckpointsReply, CheckpointsRequest};
+use crate::proto::peer::{CheckpointsReply, CheckpointsRequest, StateSum};
 use crate::refusal::Refusal;
 use crate::types::Peer;
 
 impl Node {
+    /// Returns the sums at this member's checkpoints.
+    pub(crate) async fn state_sums(&self) -> Result<Vec<StateSum>, Status> {
+        let view = self.view().await?;
+        match view.checkpoints().await {
+            Ok(checkpoints) => Ok(checkpoints.into_iter().map(StateSum::from).collect()),
+            Err(failure) => Err(self.unread_in(&view, failure).await),
+        }
+    }
+
     /// Asks all other members for their checkpoints, as of an entry or later. One that is not reached in time has a failure for its reply.
     pub(crate) async fn checkpoints_of_others(
         &self,

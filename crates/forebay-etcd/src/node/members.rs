@@ -8,7 +8,6 @@ use openraft::type_config::alias::StoredMembershipOf;
 use tonic::Status;
 
 use super::Node;
-use crate::mvcc::View;
 use crate::proto::etcdserverpb::Member;
 use crate::proto::peer::Attributes;
 use crate::types::Types;
@@ -23,8 +22,11 @@ impl Node {
 
     /// Returns the attributes that the members have published.
     pub(super) async fn attributes(&self) -> Result<BTreeMap<u64, Attributes>, Status> {
-        let view = View::of(self.store()).await?;
-        let attributes = view.attributes().await?;
+        let view = self.view().await?;
+        let attributes = match view.attributes().await {
+            Ok(attributes) => attributes,
+            Err(failure) => return Err(self.unread_in(&view, failure).await),
+        };
         Ok(attributes.into_iter().map(|attributes| (attributes.member, attributes)).collect())
     }
 

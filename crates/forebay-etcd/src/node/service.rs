@@ -13,7 +13,7 @@ use super::leader_call::not_leader;
 use super::peers::{CLUSTER, FORMAT, FORMAT_LEAST, FROM, TO};
 use super::wire::{AppendReply, Snapshot, Transfer, Vote, decode, encode};
 use crate::answer::{Answer, forward};
-use crate::mvcc::{Checkpoint, View};
+use crate::mvcc::Checkpoint;
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::{
     CheckpointsReply, CheckpointsRequest, Encoded, KeepAliveReply, KeepAliveRequest, MemberChange,
@@ -256,9 +256,7 @@ impl PeerService {
             if index > 0 {
                 node.wait_applied(index, node.deadline()).await?;
             }
-            let checkpoints = View::of(node.store()).await?.checkpoints().await?;
-            let sums = checkpoints.into_iter().map(StateSum::from).collect();
-            Ok(Response::new(CheckpointsReply { sums }))
+            Ok(Response::new(CheckpointsReply { sums: node.state_sums().await? }))
         })
     }
 

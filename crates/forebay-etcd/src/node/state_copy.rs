@@ -158,7 +158,7 @@ impl Node {
         let built = self.store().clone().build_snapshot().await.map_err(|error| failed(&error))?;
         let SnapshotOf::<Types, RaftSnapshot> { meta, snapshot } = built;
         // Changes behind it may have removed it meanwhile.
-        let kept = View::of(self.store()).await?.checkpoints().await?;
+        let kept = self.state_sums().await?;
         if !kept.iter().any(|kept| kept.index == checkpoint) {
             return Err(Status::unavailable(format!("checkpoint {checkpoint} is not kept any more")));
         }

@@ -62,13 +62,13 @@ impl Follow {
             if self.context.node.is_healing() {
                 return Err(healing());
             }
-            let view = self.context.view().await?;
+            let view = self.context.node.view().await?;
             let keys = &self.watch.wanted().keys;
             let (events, next) = match view.events(from, |key| keys.contains(key), READ_BYTES_MAX).await {
                 Ok(found) => found,
                 // They are read again in the state that a snapshot of another member has brought.
                 Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => continue,
-                Err(failure) => return Err(self.context.unread(failure)),
+                Err(failure) => return Err(self.context.node.unread(failure)),
             };
             self.hub.caught_up(&self.watch, next.max(from));
             self.events.extend(events.into_iter().map(Arc::new));

@@ -9,7 +9,6 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tonic::Status;
 
 use super::{Context, stopped};
-use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::AlarmType;
 use crate::proto::peer::command::Change;
@@ -80,7 +79,7 @@ async fn next(ticks: &mut Option<Interval>) {
 /// Compares the members by their checkpoints behind the last one at which all were alike.
 async fn check(context: &Context, alike: &mut u64) -> Result<(), Status> {
     let node = &context.node;
-    let own = own_sums(node).await?;
+    let own = node.state_sums().await?;
     let replies = node.checkpoints_of_others(node.applied_index()).await;
     node.counts().checks.fetch_add(1, Ordering::Relaxed);
     // Each of them: a difference in history may have disappeared by a later checkpoint.
@@ -95,11 +94,6 @@ async fn check(context: &Context, alike: &mut u64) -> Result<(), Status> {
         }
     }
     Ok(())
-}
-
-async fn own_sums(node: &Node) -> Result<Vec<StateSum>, Status> {
-    let checkpoints = View::of(node.store()).await?.checkpoints().await?;
-    Ok(checkpoints.into_iter().map(StateSum::from).collect())
 }
 
 /// The members by their sums at one checkpoint.
@@ -163,11 +157,8 @@ async fn report(context: &Context, own: &StateSum, comparison: &Comparison) -> R
 
 /// Raises the alarm `CORRUPT` for a member, unless it is raised.
 pub(super) async fn raise(context: &Context, member: u64) -> Result<(), Status> {
-    let view = context.view().await?;
-    let alarms = match view.alarms().await {
-        Ok(alarms) => alarms,
-        Err(failure) => return Err(context.unread_in(&view, failure).await),
-    };
+    let node = &context.node;
+    let alarms = node.alarms(&node.view().await?).await?;
     if alarms.iter().any(|alarm| alarm.member_id == member && alarm.alarm() == AlarmType::Corrupt) {
         return Ok(());
     }
@@ -185,7 +176,7 @@ pub(crate) async fn check_at_start(node: &Node) -> Result<(), StartError> {
     }
     let failed =
         |status: Status| StartError::new(format!("the state cannot be compared: {}", status.message()));
-    let own = own_sums(node).await.map_err(failed)?;
+    let own = node.state_sums().await.map_err(failed)?;
     if own.is_empty() {
         return Ok(());
     }

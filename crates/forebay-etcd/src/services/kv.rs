@@ -10,8 +10,8 @@ use super::{Context, Outcome, foreign};
 use crate::accounts::{delete_needs, put_needs, range_needs, txn_needs};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{
-    Operations, View, check_delete, check_put, check_range, check_txn, has_filters, is_in_key_order,
-    is_read_only, put_cost_bytes, txn_cost_bytes,
+    Operations, check_delete, check_put, check_range, check_txn, has_filters, is_in_key_order, is_read_only,
+    put_cost_bytes, txn_cost_bytes,
 };
 use crate::operation::Operation;
 use crate::proto::etcdserverpb::kv_server::Kv;
@@ -50,7 +50,7 @@ impl Keys {
         }
         let (store, mut permit) = (self.context.node.store(), None);
         loop {
-            let view = View::of(store).await.map_err(|failure| self.context.unread(failure))?;
+            let view = self.context.node.view().await?;
             self.context.check(by, |check| range_needs(&request, check))?;
             let begun = Instant::now();
             let read = match &place {
@@ -61,7 +61,7 @@ impl Keys {
                 .observe_time(begun.elapsed());
             match (read, &place) {
                 (Err(failure), _) if view.is_replaced(store, &failure).await => {}
-                (Err(failure), _) => return Err(self.context.unread(failure)),
+                (Err(failure), _) => return Err(self.context.node.unread(failure)),
                 (Ok(FirstPass::Crowded), _) => {
                     drop(view);
                     permit = Some(RangePermit::wait(&self.context).await?);
@@ -91,12 +91,12 @@ impl Keys {
         }
         let (store, mut permit) = (self.context.node.store(), None);
         loop {
-            let view = View::of(store).await.map_err(|failure| self.context.unread(failure))?;
+            let view = self.context.node.view().await?;
             self.context.check(by, |check| txn_needs(request, check))?;
             let bytes_max = if permit.is_some() { u64::MAX } else { long_range::LONG_BYTES as u64 };
             match view.txn_within(request, bytes_max).await {
                 Err(failure) if view.is_replaced(store, &failure).await => {}
-                Err(failure) => return Err(self.context.unread(failure)),
+                Err(failure) => return Err(self.context.node.unread(failure)),
                 Ok(Some(response)) => return Ok((response, view.revision(), permit)),
                 Ok(None) => {
                     drop(view);

@@ -65,7 +65,7 @@ pub(super) async fn keep_alive_here(
 async fn lease_keys(context: &Context, view: &View, id: i64) -> Result<Vec<Vec<u8>>, Status> {
     match view.lease_keys(id).await {
         Ok(keys) => Ok(keys),
-        Err(failure) => Err(context.unread_in(view, failure).await),
+        Err(failure) => Err(context.node.unread_in(view, failure).await),
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn time_to_live_here(
     request: LeaseTimeToLiveRequest,
 ) -> Result<LeaseTimeToLiveResponse, Status> {
     let term = context.node.read_barrier_leading().await?;
-    let view = context.view().await?;
+    let view = context.node.view().await?;
     let header = Some(context.node.header(view.revision()));
     let time = context.leading_in(term, |lessor| lessor.time_to_live(request.id))?;
     let Some((ttl, granted_ttl)) = time else {
@@ -153,10 +153,10 @@ impl LeaseCalls {
         if context.unless_root(by)?.is_none() {
             return Ok(());
         }
-        let view = context.view().await?;
+        let view = context.node.view().await?;
         let leases = match view.leases().await {
             Ok(leases) => leases,
-            Err(failure) => return Err(context.unread_in(&view, failure).await),
+            Err(failure) => return Err(context.node.unread_in(&view, failure).await),
         };
         for (id, _) in leases {
             let keys = lease_keys(context, &view, id).await?;

@@ -454,7 +454,7 @@ impl<T> PartSender<T> {
         let status = match sent {
             Ok(()) => Status::ok(""),
             Err(RangeEnd::Failed(status)) => status,
-            Err(RangeEnd::Unreadable(failure)) => self.context.unread(failure),
+            Err(RangeEnd::Unreadable(failure)) => self.context.node.unread(failure),
             Err(RangeEnd::Crowded | RangeEnd::Stalled | RangeEnd::Unread) => return,
         };
         // An end without it says that it was not read.

@@ -144,8 +144,9 @@ impl Upkeep {
             let named = AlarmMember { member_id: request.member_id, alarm: request.alarm };
             let is_any = request.alarm() == AlarmType::None;
             // etcd's calls about alarms are entries of the log: they see each alarm before them.
-            self.context.node.read_barrier().await?;
-            let before = self.alarms(&self.context.view().await?).await?;
+            let node = &self.context.node;
+            node.read_barrier().await?;
+            let before = node.alarms(&node.view().await?).await?;
             // As in etcd, a list is of all members, and an alarm is raised or cleared by both of its names.
             let is_raised = request.action() == AlarmAction::Activate;
             let alarms = match request.action() {
@@ -172,8 +173,8 @@ impl Upkeep {
     fn status(&self, _: Request<StatusRequest>) -> Answer<'_, Response<StatusResponse>> {
         Box::pin(async move {
             let node = &self.context.node;
-            let view = self.context.view().await?;
-            let alarms = self.alarms(&view).await?;
+            let view = node.view().await?;
+            let alarms = node.alarms(&view).await?;
             let mut errors = Vec::new();
             if node.leader().is_none() {
                 errors.push(Refusal::NoLeader.text().to_owned());
@@ -208,23 +209,16 @@ impl Upkeep {
         Box::pin(async move { Ok(Response::new(DefragmentResponse { header: None })) })
     }
 
-    async fn alarms(&self, view: &View) -> Result<Vec<AlarmMember>, Status> {
-        match view.alarms().await {
-            Ok(alarms) => Ok(alarms),
-            Err(failure) => Err(self.context.unread_in(view, failure).await),
-        }
-    }
-
     async fn hashed(&self, view: &View, revision: i64) -> Result<(u32, i64, i64), Status> {
         match view.hash(revision).await {
             Ok(hashed) => Ok(hashed),
-            Err(failure) => Err(self.context.unread_in(view, failure).await),
+            Err(failure) => Err(self.context.node.unread_in(view, failure).await),
         }
     }
 
     fn hash(&self, _: Request<HashRequest>) -> Answer<'_, Response<HashResponse>> {
         Box::pin(async move {
-            let (view, begun) = (self.context.view().await?, Instant::now());
+            let (view, begun) = (self.context.node.view().await?, Instant::now());
             let (hash, _, _) = self.hashed(&view, 0).await?;
             self.context.followers.counts.hashes[0].observe_time(begun.elapsed());
             let header = Some(self.context.node.header(view.revision()));
@@ -234,7 +228,7 @@ impl Upkeep {
 
     fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<'_, Response<HashKvResponse>> {
         Box::pin(async move {
-            let (view, begun) = (self.context.view().await?, Instant::now());
+            let (view, begun) = (self.context.node.view().await?, Instant::now());
             let (hash, compact_revision, hash_revision) =
                 self.hashed(&view, request.get_ref().revision).await?;
             self.context.followers.counts.hashes[1].observe_time(begun.elapsed());
@@ -246,7 +240,7 @@ impl Upkeep {
     fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<'_, Response<Parts>> {
         Box::pin(async move {
             let node = &self.context.node;
-            let view = self.context.view().await?;
+            let view = node.view().await?;
             let around = Around {
                 members: node.members(false).await?,
                 cluster_version: SNAPSHOT_CLUSTER_VERSION.to_owned(),
@@ -269,7 +263,7 @@ impl Upkeep {
                 let status = match ended {
                     Ok(()) | Err(SnapshotEnd::Gone) => None,
                     Err(SnapshotEnd::Unread(status)) => Some(status),
-                    Err(SnapshotEnd::Failed(failure)) => Some(context.unread_in(&view, failure).await),
+                    Err(SnapshotEnd::Failed(failure)) => Some(context.node.unread_in(&view, failure).await),
                 };
                 drop(view);
                 let counts = context.node.counts();

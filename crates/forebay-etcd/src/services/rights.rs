@@ -325,11 +325,11 @@ impl Context {
             return Ok(());
         }
         self.node.read_barrier().await?;
-        let view = self.view().await?;
+        let view = self.node.view().await?;
         let Some((auth, author)) = self.unless_root(by)? else { return Ok(()) };
         match view.check_leases(auth.permit(Some(&author))?, ids).await {
             Ok(()) => Ok(()),
-            Err(failure) => Err(self.unread_in(&view, failure).await),
+            Err(failure) => Err(self.node.unread_in(&view, failure).await),
         }
     }
 

@@ -347,9 +347,9 @@ impl StreamWatches {
         if self.context.node.is_healing() {
             return Err(StreamEnd(Some(healing())));
         }
-        match View::of(self.context.node.store()).await {
+        match self.context.node.view().await {
             Ok(view) => self.read_behind(&ids, &view).await,
-            Err(failure) => Err(StreamEnd(Some(self.context.unread(failure)))),
+            Err(status) => Err(StreamEnd(Some(status))),
         }
     }
 
@@ -396,7 +396,7 @@ impl StreamWatches {
             Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
             Err(failure) if failure.damage().is_some() => {
                 let first = behind.iter().filter(|(_, its, _)| *its == from).map(|(id, ..)| *id);
-                let (ids, damage) = (first.collect(), self.context.unread(failure));
+                let (ids, damage) = (first.collect(), self.context.node.unread(failure));
                 self.cancel_damaged(ids, view.revision(), &damage);
                 return Ok(());
             }

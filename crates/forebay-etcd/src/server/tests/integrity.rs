@@ -344,6 +344,32 @@ async fn damage_that_a_snapshot_or_a_hash_meets_is_named() {
     cluster.stop().await;
 }
 
+/// Story: a supervisor asked for `/health`, and an operator for the members. Both were told of entries that cannot be read, each time again,
+/// and the member itself, which repairs or at least names its damage, took no note of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_that_a_probe_or_a_list_of_members_meets_is_named() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let node = member.node();
+    for (key, is_probe) in [("alarm/1", true), ("member/1", false)] {
+        assert_eq!(node.damage(), None);
+        let keyspaces = node.store().keyspaces();
+        let mut batch = forebay_kv::Batch::new();
+        // No entry writes this.
+        batch.put(keyspaces.last().unwrap(), key, [0xff]);
+        node.store().store().write(&batch).await.unwrap();
+        if is_probe {
+            let (status, body) = get(&member.address, 2379, "/health").await;
+            assert!(status == 503 && body.contains("RANGE ERROR"), "{body}");
+        } else {
+            node.members(false).await.unwrap_err();
+        }
+        assert!(matches!(node.damage(), Some(Damage::Sums(_))), "{key}: {:?}", node.damage());
+        node.set_damage(None);
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_scrub_names_a_member_whose_tables_are_not_those_of_its_sums() {
     let mut cluster = Cluster::start(3, &["--forebay-scrub-interval=10ms"]).await;
