@@ -4,11 +4,14 @@
 //! budget of small frames, and it is closed with all its streams once that is used up: see [`Ahead`]. A long request takes the places
 //! of many, as nothing was checked yet of those that wait.
 
-use std::sync::Arc;
+use std::error::Error;
+use std::sync::{Arc, OnceLock};
 
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tonic::Streaming;
+use tonic::{Status, Streaming};
+
+use super::guard::too_long;
 
 /// Requests of one stream that wait, or whose replies do. Further requests wait for the stream's window.
 pub(crate) const STREAM_MAX: usize = 65_536;
@@ -28,19 +31,34 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Ahead<T> {
     arrived: mpsc::UnboundedReceiver<(T, Place)>,
+    refused: Arc<OnceLock<Status>>,
 }
 
 impl<T: Message + 'static> Ahead<T> {
     /// Starts to read. `shared` has [`ALL_MAX`] places.
     pub(super) fn new(mut requests: Streaming<T>, shared: Arc<Semaphore>) -> Ahead<T> {
         let (arrives, arrived) = mpsc::unbounded_channel();
+        let refused = Arc::new(OnceLock::new());
+        let noted = refused.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = arrives.closed() => {}
-                () = read(&mut requests, &shared, &arrives) => {}
+                read = read(&mut requests, &shared, &arrives) => {
+                    // Of a lost connection nobody is told.
+                    if let Err(status) = read && status.source().is_none() {
+                        let _ = noted.set(too_long(&status).unwrap_or(status));
+                    }
+                }
             }
+            // The end is seen after its reason.
+            drop(arrives);
         });
-        Ahead { arrived }
+        Ahead { arrived, refused }
+    }
+
+    /// Returns why there are no more requests, if the client has not ended them: it has sent one that is malformed, or too long.
+    pub(super) fn refusal(&self) -> Option<Status> {
+        self.refused.get().cloned()
     }
 
     /// Returns the next request; `None` after the last one. Cancelling it loses nothing.
@@ -58,11 +76,11 @@ async fn read<T: Message>(
     requests: &mut Streaming<T>,
     shared: &Arc<Semaphore>,
     arrives: &mpsc::UnboundedSender<(T, Place)>,
-) {
+) -> Result<(), Status> {
     let own = Arc::new(Semaphore::new(STREAM_MAX));
-    // No semaphore is closed. A malformed request is the end, like the client's end.
+    // No semaphore is closed.
     while let Ok(mut place) = own.clone().acquire_owned().await
-        && let Ok(Some(request)) = requests.message().await
+        && let Some(request) = requests.message().await?
     {
         let more = (request.encoded_len() / PLACE_BYTES).min(STREAM_MAX - 1) as u32;
         if more > 0
@@ -75,9 +93,10 @@ async fn read<T: Message>(
             drop(own.acquire_many(STREAM_MAX as u32 - 1 - more).await);
         }
         if arrives.send((request, Place { _own: place, _shared: of_all })).is_err() {
-            return;
+            break;
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

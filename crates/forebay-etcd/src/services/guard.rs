@@ -80,20 +80,27 @@ pub(crate) fn not_found(headers: &HeaderMap) -> Response<Body> {
     response
 }
 
-/// Makes the refusal of a message that is too long etcd's. tonic refuses it before a service sees it, with another code and text.
+/// Returns etcd's refusal of a message that is too long, if a status is tonic's, which has another code and text.
+pub(super) fn too_long(status: &Status) -> Option<Status> {
+    if status.code() != Code::OutOfRange || !status.message().contains("message length too large") {
+        return None;
+    }
+    let mut numbers = status.message().split(' ').filter_map(|word| word.parse::<usize>().ok());
+    let (found, limit) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let text = format!("grpc: received message larger than max ({found} vs. {limit})");
+    Some(Status::resource_exhausted(text))
+}
+
+/// Makes the refusal of a message that is too long etcd's. tonic refuses it before a service sees it.
 fn with_etcds_refusal(response: Response<Body>) -> Response<Body> {
     if !response.headers().contains_key(Status::GRPC_STATUS) {
         return response;
     }
     let status = Status::from_header_map(response.headers());
-    let is_too_long = |status: &Status| {
-        status.code() == Code::OutOfRange && status.message().contains("message length too large")
-    };
-    let Some(status) = status.filter(is_too_long) else { return response };
-    let mut numbers = status.message().split(' ').filter_map(|word| word.parse::<usize>().ok());
-    let (found, limit) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-    let text = format!("grpc: received message larger than max ({found} vs. {limit})");
-    Status::resource_exhausted(text).into_http()
+    match status.as_ref().and_then(too_long) {
+        Some(refusal) => refusal.into_http(),
+        None => response,
+    }
 }
 
 impl<S> Service<Request<Body>> for Guard<S>

@@ -124,7 +124,12 @@ impl LeaseCalls {
                     return;
                 }
                 () = responses.closed() => return,
-                () = requests.next_all(&mut arrived) => if arrived.is_empty() { return },
+                () = requests.next_all(&mut arrived) => if arrived.is_empty() {
+                    if let Some(refusal) = requests.refusal() {
+                        let _ = responses.send((Err(refusal), None));
+                    }
+                    return;
+                },
             }
             let (ids, places): (Vec<i64>, Vec<Place>) =
                 arrived.drain(..).map(|(request, place)| (request.id, place)).unzip();

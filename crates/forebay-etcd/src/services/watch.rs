@@ -180,10 +180,10 @@ impl StreamWatches {
                 // It is due seldom, so what follows does not wait for it.
                 _ = self.ticks.tick() => { is_tick = true; Ok(None) }
                 ids = self.bell.rung(), if are_events_first => { self.rung = ids.into(); Ok(None) }
-                // An end of the requests is the client's end as well.
+                // An end of the requests is the client's end as well, or has a reason.
                 request = self.requests.next() => match request {
                     Some((request, _)) => Ok(Some(request)),
-                    None => Err(StreamEnd(None)),
+                    None => Err(StreamEnd(self.requests.refusal())),
                 },
                 ids = self.bell.rung() => { self.rung = ids.into(); Ok(None) }
             }

@@ -10,6 +10,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use super::cluster::{Cluster, Member, until, within};
@@ -123,6 +124,29 @@ async fn very_many_watches_on_a_stream_have_their_events() {
         let expected: &[&str] = if id % 2 == 0 { &["before", "after"] } else { &["after"] };
         assert_eq!(values, expected, "watch {id}");
     }
+    drop((client, replies));
+    cluster.stop().await;
+}
+
+/// Story: a client asked for a watch of a key that is longer than a message may be. Its stream ended as if the client had ended it, and
+/// nothing said why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_with_a_request_that_is_too_long_ends_with_etcds_refusal() {
+    let mut cluster = Cluster::start(1, &["--max-request-bytes=2000"]).await;
+    let limit = 2000 + (512 << 10);
+    let create = |key_bytes: usize| {
+        let create = WatchCreateRequest { key: vec![b'k'; key_bytes], ..Default::default() };
+        WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+    };
+    let (short, long) = (create(10), create(limit));
+    let bytes = prost::Message::encoded_len(&long);
+    let requests = stream::iter([short, long]).chain(stream::pending());
+    let mut client = WatchClient::new(channel(&cluster.members[0]));
+    let mut replies = within(client.watch(requests)).await.unwrap().into_inner();
+    assert!(within(replies.message()).await.unwrap().unwrap().created);
+    let ended = within(replies.message()).await.unwrap_err();
+    let text = format!("grpc: received message larger than max ({bytes} vs. {limit})");
+    assert_eq!((ended.code(), ended.message()), (Code::ResourceExhausted, &text[..]));
     drop((client, replies));
     cluster.stop().await;
 }
