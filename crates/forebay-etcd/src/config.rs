@@ -381,7 +381,8 @@ impl FlagValues {
 
     fn duration(&self, name: &'static str) -> Result<Duration, ConfigError> {
         let text = self.text(name);
-        duration(text).ok_or_else(|| refused(name, text, "give a duration such as 300ms, 5s or 1h30m"))
+        let remedy = "give a duration such as 300ms, 5s or 1h30m, of at most 292 years";
+        duration(text).ok_or_else(|| refused(name, text, remedy))
     }
 
     fn urls(&self, name: &'static str) -> Result<Vec<Url>, ConfigError> {
@@ -654,6 +655,12 @@ impl FlagValues {
     fn cipher_suites(&mut self) -> Result<Vec<String>, ConfigError> {
         let text = self.text("cipher-suites").to_owned();
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        // etcd takes the former names of these as well.
+        let names = names.map(|name| match name {
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+            name => name,
+        });
         let (known, others): (Vec<&str>, Vec<&str>) = names.partition(|name| CIPHER_SUITES.contains(name));
         if known.is_empty() && !others.is_empty() {
             let remedy = format!("none of these is here; there are {}", CIPHER_SUITES.join(","));
@@ -756,6 +763,9 @@ const BCRYPT_COST_MAX: u32 = 31;
 /// How long a token lives if nothing else is said, as in etcd.
 const TOKEN_TTL_DEFAULT: Duration = Duration::from_secs(300);
 
+/// The longest time of Go's, 292 years. Times are added to others, and to points in time.
+const LONGEST: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
+
 /// Entries of the log have 16 MiB at most, with the bytes around the request.
 const MAX_REQUEST_BYTES: usize = 15 << 20;
 
@@ -842,7 +852,7 @@ fn not_parsed(error: &clap::Error) -> Result<ParseOutcome, ConfigError> {
     }
 }
 
-/// Parses a duration in Go's notation: `1h30m`, `1.5s`, `300ms`.
+/// Parses a duration in Go's notation, up to its longest: `1h30m`, `1.5s`, `300ms`.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -868,7 +878,7 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
         total += number * seconds;
         rest = &rest[end..];
     }
-    Duration::try_from_secs_f64(total).ok()
+    Duration::try_from_secs_f64(total).ok().filter(|time| *time <= LONGEST)
 }
 
 #[cfg(test)]

@@ -265,6 +265,32 @@ fn suites_that_are_not_here_are_left_out_with_a_line() {
     );
 }
 
+/// Story: a list for hardened clusters has two suites by the names that Go had for them at first, as etcd takes them. They were left out, and
+/// called unknown.
+#[test]
+fn suites_have_their_former_names_too() {
+    for kind in ["ECDSA", "RSA"] {
+        let name = format!("TLS_ECDHE_{kind}_WITH_CHACHA20_POLY1305");
+        let config = config(&[&format!("--cipher-suites={name}")], &[]);
+        assert_eq!(config.cipher_suites, [format!("{name}_SHA256")]);
+        assert_eq!(config.warnings, Vec::<String>::new());
+    }
+}
+
+/// Story: a time that means never was accepted, as long as a number has room. Each watch panicked then, as its stream adds to it, and each
+/// connection whose pings were to be that seldom.
+#[test]
+fn times_are_not_longer_than_those_of_go() {
+    for flag in ["watch-progress-notify-interval", "grpc-keepalive-interval", "corrupt-check-time"] {
+        let longest = format!("--{flag}=2562047h");
+        config(&[&longest], &[]);
+        for longer in ["2562048h", "5124095576030431h"] {
+            let refused = refusal(&[&format!("--{flag}={longer}")]);
+            assert!(refused.contains(longer) && refused.contains("292 years"), "{refused}");
+        }
+    }
+}
+
 #[test]
 fn compaction_is_by_time_or_by_revision() {
     let of = |mode: &str, retention: &str| {
