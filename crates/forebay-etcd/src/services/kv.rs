@@ -192,11 +192,13 @@ impl Keys {
             let (by, request) = Credentials::split(request);
             check_delete(&request)?;
             self.context.check_bytes(&request)?;
+            let mut author = self.context.permit(&by, |check| delete_needs(&request, check)).await?;
             let mut permit = None;
             if returns_all(&request) {
                 permit = Some(RangePermit::wait(&self.context).await?);
+                // As of now.
+                author = self.context.permit(&by, |check| delete_needs(&request, check)).await?;
             }
-            let author = self.context.permit(&by, |check| delete_needs(&request, check)).await?;
             let changed = self.context.change_by(author, Change::DeleteRange(request)).await?;
             let (Some(Outcome::DeleteRange(response)), revision) = changed else { return Err(foreign()) };
             let header = Some(self.context.node.header(revision));
@@ -219,12 +221,14 @@ impl Keys {
                 read?
             } else {
                 self.context.check_bytes(&request)?;
+                let mut author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
                 // Its ranges are read as it is applied, which waits for nobody.
                 let mut permit = None;
                 if may_return_all(&request) {
                     permit = Some(RangePermit::wait(&self.context).await?);
+                    // As of now.
+                    author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
                 }
-                let author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
                 self.context.check_room(txn_cost_bytes(&request)).await?;
                 let changed = self.context.change_by(author, Change::Txn(request)).await?;
                 let (Some(Outcome::Txn(response)), revision) = changed else { return Err(foreign()) };

@@ -5,6 +5,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::cluster::{Cluster, Member, made, settled, until, within};
+use super::ranges::{fill, unread_streams};
 use crate::mvcc::View;
 use crate::proto::authpb::permission::Type;
 use crate::proto::authpb::{Permission, UserAddOptions};
@@ -622,6 +623,26 @@ async fn what_was_revoked_holds_for_entries_on_their_way() {
     let nobody = cluster.members[2].propose(Change::Put(put("a"))).await.unwrap().0;
     assert!(matches!(nobody.result, Some(Outcome::Refusal(refusal)) if refusal.text == NOBODY.1));
     assert_eq!(clients.revision(&root).await, before, "nothing was put");
+    cluster.stop().await;
+}
+
+/// Story: a user without any permission asked to delete all keys, and for their values. It waited in the line of long ranges, for up to a
+/// minute, and had slow clients of others cut, who have to read faster while somebody waits. It was refused after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_not_permitted_waits_for_no_long_range() {
+    let mut cluster = Cluster::start(1, CHEAP).await;
+    let member = &cluster.members[0];
+    fill(member).await;
+    let unread = unread_streams(member).await;
+    let mut clients = Clients::of(member);
+    let root = clients.enable().await;
+    clients.user(&root, "u", &[]).await;
+    let token = clients.token("u").await;
+    let all = DeleteRangeRequest { range_end: "kez".into(), prev_kv: true, ..delete("key") };
+    assert_eq!(refusal(ask!(clients.keys, delete_range, &token, all.clone())), is(DENIED));
+    let operations = vec![Op::RequestPut(put("key")), Op::RequestRange(get("key", "kez"))];
+    assert_eq!(refusal(clients.txn(&token, operations).await), is(DENIED));
+    drop(unread);
     cluster.stop().await;
 }
 

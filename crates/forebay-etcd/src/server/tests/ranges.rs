@@ -30,7 +30,7 @@ const KEYS: usize = 100;
 const VALUE_BYTES: usize = 50_000;
 
 /// Makes the keys, with a changed half. Returns the revision before the changes.
-async fn fill(member: &Member) -> i64 {
+pub(super) async fn fill(member: &Member) -> i64 {
     let pair = |number: usize| {
         let value = char::from(b'a' + (number % 26) as u8).to_string().repeat(VALUE_BYTES);
         (format!("key{:03}", number % KEYS), value)
@@ -207,7 +207,7 @@ async fn a_range_that_is_not_read_ends() {
 }
 
 /// Returns as many long ranges as there may be, of which nothing is read, with their clients.
-async fn unread_streams(
+pub(super) async fn unread_streams(
     member: &Member,
 ) -> Vec<(KvClient<tonic::transport::Channel>, Streaming<RangeStreamResponse>)> {
     let mut unread = Vec::new();
