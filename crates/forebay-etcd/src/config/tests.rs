@@ -171,6 +171,8 @@ fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
         (&["--listen-client-urls=http://h:70000"], &["\"70000\"", "65535"]),
         (&["--listen-client-urls=http://::1:1"], &["brackets"]),
         (&["--listen-client-urls=http://[::g]:1"], &["no IPv6 address"]),
+        (&["--initial-advertise-peer-urls=http://a b:1"], &["\"a b\" is not a host"]),
+        (&["--advertise-client-urls=http://a\"b:1"], &["is not a host"]),
         (&["--listen-client-urls=http://h:1/path"], &["more than host and port"]),
         (&["--listen-client-urls=,"], &["one URL at least"]),
         (

@@ -56,6 +56,10 @@ impl Url {
             }
             None if host.is_empty() => return Err(format!("it has no host; {expected}")),
             None if host.contains(':') => return Err("an IPv6 address stands in brackets: [::1]".to_owned()),
+            // What no URI can have there would be written down as a member's URL, and never be connected to.
+            None if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)) => {
+                return Err(format!("{host:?} is not a host; {expected}"));
+            }
             None => host,
         };
         Ok(Url { is_tls, place: Place::Host(host.to_owned(), port) })

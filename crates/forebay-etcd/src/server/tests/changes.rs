@@ -167,7 +167,7 @@ async fn changes_that_cannot_be_are_refused_as_etcd_does() {
     let follower = cluster.follower().await;
     let node = cluster.members[follower].node().clone();
     let known = cluster.members[0].peer_url();
-    for url in ["127.0.0.1:1", "http://127.0.0.1", ""] {
+    for url in ["127.0.0.1:1", "http://127.0.0.1", "", "http://a b:1", "http://a\n:1"] {
         assert_eq!(
             text(node.change_members(add(url, false)).await),
             "etcdserver: given member URLs are invalid"
