@@ -54,6 +54,14 @@ struct Lock : FileLock {
     int descriptor;
 };
 
+/// Locks an open file (F_WRLCK), or releases its lock (F_UNLCK).
+int SetLock(int descriptor, short kind) {
+    struct flock whole {};
+    whole.l_type = kind;
+    whole.l_whence = SEEK_SET;
+    return fcntl(descriptor, F_OFD_SETLK, &whole);
+}
+
 /// Descriptors of lock files that RocksDB's own file system has locked in this process. The kernel releases such a lock, which is the
 /// process's, with any descriptor of the file that the process closes. So these stay open for the next call.
 class RefusedLocks {
@@ -298,10 +306,7 @@ public:
         int descriptor = Refused().Take(path);
         if (descriptor < 0) descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         if (descriptor < 0) return SystemFailure("open", path, errno);
-        struct flock whole {};
-        whole.l_type = F_WRLCK;
-        whole.l_whence = SEEK_SET;
-        if (fcntl(descriptor, F_OFD_SETLK, &whole) != 0) {
+        if (SetLock(descriptor, F_WRLCK) != 0) {
             const int failure = errno;
             Refused().Leave(descriptor);
             if (failure != EAGAIN && failure != EACCES) return SystemFailure("lock", path, failure);
@@ -312,7 +317,10 @@ public:
     }
     IOStatus UnlockFile(FileLock *lock, const IOOptions &, IODebugContext *) override {
         const std::unique_ptr<Lock> held(static_cast<Lock *>(lock));
-        return StatusOfCall(close(held->descriptor), "close", "lock");
+        // A child that was forked meanwhile has the open file too: after the close alone it would keep the lock.
+        const int failure = SetLock(held->descriptor, F_UNLCK) == 0 ? 0 : errno;
+        const int result = close(held->descriptor);
+        return failure == 0 ? StatusOfCall(result, "close", "lock") : SystemFailure("unlock", "lock", failure);
     }
 
 private:

@@ -221,14 +221,18 @@ static int file_extend(WT_FILE_HANDLE *methods, WT_SESSION *session, wt_off_t le
 
 /* The lock is one of its open file: a close of another descriptor does not release it. It conflicts with that of WiredTiger's own
  * file system. */
+static int set_lock(int descriptor, bool lock) {
+    struct flock range = {.l_type = lock ? F_WRLCK : F_UNLCK, .l_whence = SEEK_SET, .l_len = 1};
+    return fcntl(descriptor, F_OFD_SETLK, &range);
+}
+
 static int file_lock(WT_FILE_HANDLE *methods, WT_SESSION *session, bool lock) {
     file_handle *handle = (file_handle *)methods;
-    struct flock range = {.l_type = lock ? F_WRLCK : F_UNLCK, .l_whence = SEEK_SET, .l_len = 1};
     file_system *system = system_of(handle);
     if (handle->descriptor < 0 && (handle->descriptor = open(methods->name, O_RDWR | O_CLOEXEC)) < 0) {
         return report(system, session, "open for its lock", methods->name, errno);
     }
-    return system_result(system, session, "lock", methods->name, fcntl(handle->descriptor, F_OFD_SETLK, &range));
+    return system_result(system, session, "lock", methods->name, set_lock(handle->descriptor, lock));
 }
 
 static int close_file(void *arguments) { return fb_file_close(arguments); }
@@ -237,6 +241,8 @@ static int file_close(WT_FILE_HANDLE *methods, WT_SESSION *session) {
     file_handle *handle = (file_handle *)methods;
     file_system *system = system_of(handle);
     int result = handle->file == NULL ? 0 : run(system, session, close_file, handle->file);
+    /* WiredTiger unlocks by the close. A child that was forked meanwhile has the open file too, and would keep the lock. */
+    if (handle->descriptor >= 0) set_lock(handle->descriptor, false);
     if (handle->descriptor >= 0 && close(handle->descriptor) != 0 && result == 0) {
         result = report(system, session, "close", methods->name, errno);
     }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -176,6 +177,25 @@ static void the_lock_conflicts(const char *parent) {
     OK(connection->close(connection, NULL));
 }
 
+/* A program forked a worker while its database was open, and closed the database. The worker had the lock's open file too, so the database
+ * could not be opened again before the worker ended. */
+static void a_forked_child_does_not_keep_the_lock(const char *parent) {
+    const char *path = folder(parent, "forked");
+    WT_SESSION *session;
+    WT_CONNECTION *connection = open_database(path, settings(LOG), &session);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        pause();
+        _exit(0);
+    }
+    OK(connection->close(connection, NULL));
+    connection = open_database(path, own, &session);
+    OK(connection->close(connection, NULL));
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+}
+
 static WT_CONNECTION *left_open;
 
 static void close_late(void) { OK(left_open->close(left_open, NULL)); }
@@ -309,6 +329,7 @@ int main(int count, char **arguments) {
     a_failed_flush_is_final(parent);
     a_close_in_exit_keeps_the_values(parent);
     the_lock_conflicts(parent);
+    a_forked_child_does_not_keep_the_lock(parent);
     a_late_load_is_refused(parent);
     an_unknown_setting_is_refused(parent);
     follows_the_model(parent, "buffered", LOG);
