@@ -69,6 +69,29 @@ IOStatus RandomAccessFile::Prefetch(uint64_t offset, size_t n, const IOOptions &
     return SystemFailure("readahead", file_->path(), errno);
 }
 
+void RandomAccessFile::Hint(AccessPattern pattern) {
+    if (file_->is_direct()) return;
+    int advice = POSIX_FADV_NORMAL;
+    switch (pattern) {
+        case kRandom:
+            advice = POSIX_FADV_RANDOM;
+            break;
+        case kSequential:
+            advice = POSIX_FADV_SEQUENTIAL;
+            break;
+        case kWillNeed:
+            advice = POSIX_FADV_WILLNEED;
+            break;
+        case kWontNeed:
+            advice = POSIX_FADV_DONTNEED;
+            break;
+        default:
+            break;
+    }
+    // A failure costs only speed.
+    (void)posix_fadvise(file_->descriptor(), 0, 0, advice);
+}
+
 IOStatus RandomAccessFile::ReadAsync(FSReadRequest &read, const IOOptions &options, ReadCallback callback, void *argument,
                                      void **io_handle, rocksdb::IOHandleDeleter *deleter, IODebugContext *) {
     auto begun = std::make_unique<AsyncRead>(file_, read, options, std::move(callback), argument);

@@ -80,6 +80,7 @@ public:
         return IOStatus::OK();
     }
     IOStatus Prefetch(uint64_t offset, size_t n, const IOOptions &options, IODebugContext *) override;
+    void Hint(AccessPattern pattern) override;
     IOStatus ReadAsync(FSReadRequest &read, const IOOptions &options, ReadCallback callback, void *argument, void **io_handle,
                        rocksdb::IOHandleDeleter *deleter, IODebugContext *) override;
     bool use_direct_io() const override { return file_->is_direct(); }
