@@ -11,21 +11,22 @@ use crate::{Arguments, process};
 /// How long descendants of a step that was asked to end may clean up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// No step lasts a whole CI run.
-const LIMIT: Duration = Duration::from_secs(3_600);
+/// The seconds that a step lasts at most where no limit is given: none lasts a whole CI run.
+const LIMIT_S: usize = 3_600;
 
 /// `forebay-gate step`.
 pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
-    let arguments = Arguments::parse(arguments, &["log", "result", "folder"], &[])?;
+    let arguments = Arguments::parse(arguments, &["log", "result", "folder", "limit"], &[])?;
     let (log, result, folder) =
         (arguments.wanted("log")?, arguments.wanted("result")?, Path::new(arguments.wanted("folder")?));
+    let limit = Duration::from_secs(arguments.number("limit", LIMIT_S)? as u64);
     let (program, rest) = arguments.rest.split_first().ok_or("no command")?;
     process::watch_signals();
     process::adopt_orphans();
     let begun = Instant::now();
     let absolute = std::fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
     let absolute = absolute.map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut succeeded = run(Command::new(program).args(rest).env("TMPDIR", &absolute), Path::new(log))
+    let mut succeeded = run(Command::new(program).args(rest).env("TMPDIR", &absolute), Path::new(log), limit)
         .map_err(|error| format!("{program}: {error}"))?;
     let left: Vec<_> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
@@ -43,7 +44,7 @@ pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
     Ok(succeeded)
 }
 
-fn run(command: &mut Command, log: &Path) -> std::io::Result<bool> {
+fn run(command: &mut Command, log: &Path, limit: Duration) -> std::io::Result<bool> {
     let (reader, writer) = std::io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let pid = process::start(command)?;
@@ -53,18 +54,20 @@ fn run(command: &mut Command, log: &Path) -> std::io::Result<bool> {
         let log = File::create(log)?;
         std::thread::spawn(move || copy(reader, log))
     };
-    let end = process::wait(pid, LIMIT, PATIENCE)?.end;
+    let end = process::wait(pid, limit, PATIENCE)?.end;
     let left = end_descendants();
     let mut log = copy.join().unwrap_or(None);
-    for name in &left {
-        let line = format!("error: the step left a process running: {name}\n");
+    let mut reasons: Vec<String> =
+        left.iter().map(|name| format!("the step left a process running: {name}")).collect();
+    if end == process::End::Late {
+        reasons.push(format!("stopped after {} s", limit.as_secs()));
+    }
+    for reason in reasons {
+        let line = format!("error: {reason}\n");
         print!("{line}");
         if let Some(log) = &mut log {
             let _ = log.write_all(line.as_bytes());
         }
-    }
-    if end == process::End::Late {
-        println!("error: stopped after {} s", LIMIT.as_secs());
     }
     Ok(end == process::End::Exit(0) && left.is_empty())
 }

@@ -206,6 +206,10 @@ fn runs_of_one_test_beside_each_other_are_told_apart() {
 }
 
 fn step(script: &str) -> (String, Option<i32>, String) {
+    step_with(&[], script)
+}
+
+fn step_with(options: &[&str], script: &str) -> (String, Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let mut gate = Command::new(GATE);
     gate.current_dir(dir.path())
@@ -214,7 +218,7 @@ fn step(script: &str) -> (String, Option<i32>, String) {
         .arg(dir.path().join("log"))
         .arg("--result")
         .arg(dir.path().join("result"));
-    gate.arg("--folder").arg(dir.path().join("folder")).args(["--", "sh", "-c", script]);
+    gate.arg("--folder").arg(dir.path().join("folder")).args(options).args(["--", "sh", "-c", script]);
     let (text, status) = said(&gate.output().unwrap());
     assert_eq!(std::fs::read_to_string(dir.path().join("log")).unwrap(), text);
     assert!(!dir.path().join("folder").exists());
@@ -250,4 +254,82 @@ fn a_step_leaves_nothing() {
     let (text, status, _) = step("mkdir $TMPDIR/rest");
     assert!(text.contains("left files in its TMPDIR") && text.contains("rest"), "{text}");
     assert_eq!(status, Some(1));
+}
+
+/// Steps of --long that last for hours were stopped after one, and the log, which the last page quotes, did not say so.
+#[test]
+fn a_step_that_is_stopped_says_so_in_its_log() {
+    let (text, status, result) = step_with(&["--limit", "1"], "exec sleep 1000");
+    assert_eq!(text, "error: stopped after 1 s\n");
+    assert_eq!((status, &result[..6]), (Some(1), "FAILED"));
+}
+
+/// A checkout with the gate's script, a cargo that does nothing, and a few lines in the place of the step `tidy`.
+struct Checkout {
+    dir: tempfile::TempDir,
+}
+
+impl Checkout {
+    fn new(tidy: &str) -> Self {
+        let checkout = Self { dir: tempfile::tempdir().unwrap() };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for folder in [".ci", "bin", "scripts/checks", "scripts/lib", "target/debug"] {
+            std::fs::create_dir_all(checkout.path(folder)).unwrap();
+        }
+        for file in ["scripts/test", "scripts/lib/setup.sh", ".ci/budget"] {
+            std::fs::copy(root.join(file), checkout.path(file)).unwrap();
+        }
+        std::fs::write(checkout.path("Cargo.toml"), "rust-version = \"1.0\"\n").unwrap();
+        std::os::unix::fs::symlink(GATE, checkout.path("target/debug/forebay-gate")).unwrap();
+        let version = "echo cargo 1.99.0";
+        for (file, text) in [("bin/cargo", version), ("bin/rustc", version), ("scripts/checks/tidy", tidy)] {
+            let program = checkout.path(file);
+            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        checkout
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `scripts/test --only STEP`.
+    fn test(&self, step: &str) -> Command {
+        let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
+        let mut test = Command::new(self.path("scripts/test"));
+        test.args(["--only", step]).env("PATH", path).env("FOREBAY_TEST_OFFLINE", "1");
+        test.env_remove("CARGO_TARGET_DIR");
+        // The folder may lie in a repository of many files.
+        test.env("GIT_DIR", self.path("absent"));
+        test
+    }
+}
+
+/// A step's name was mistyped, nothing ran, and all checks had passed.
+#[test]
+fn a_step_that_does_not_exist_is_refused() {
+    let checkout = Checkout::new("echo checked");
+    let (text, status) = said(&checkout.test("tidy").output().unwrap());
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("\nchecked\n") && text.contains("\nall checks passed\n"), "{text}");
+    let (text, status) = said(&checkout.test("tidyy").output().unwrap());
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("error: there is no step tidyy"), "{text}");
+}
+
+/// SIGTERM, by which CI ends a run, was seen when the step had ended by itself, and steps in the background went on without the script.
+#[test]
+fn a_signal_to_the_script_ends_its_step() {
+    let checkout = Checkout::new("echo $$ >pid; mv pid started; exec sleep 1000");
+    let mut test = checkout.test("tidy").stdout(Stdio::null()).spawn().unwrap();
+    let started = checkout.path("started");
+    while !started.exists() {
+        std::thread::yield_now();
+    }
+    let pid = std::fs::read_to_string(started).unwrap();
+    assert!(Command::new("kill").arg(test.id().to_string()).status().unwrap().success());
+    assert_eq!(test.wait().unwrap().code(), Some(143));
+    assert!(!Path::new("/proc").join(pid.trim()).exists());
+    assert!(!checkout.path("target/gate/s/tidy").exists());
 }
