@@ -299,7 +299,8 @@ impl Invitation {
     /// # Errors
     /// The directory cannot be written.
     pub fn publish(&self) -> io::Result<()> {
-        let temp = PathBuf::from(format!("{}.{}.tmp", self.path.display(), std::process::id()));
+        let mut temp = self.path.clone().into_os_string();
+        temp.push(format!(".{}.tmp", std::process::id()));
         // Left behind by a process of the same number that was killed.
         let _ = fs::remove_file(&temp);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp)?;

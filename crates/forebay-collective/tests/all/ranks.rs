@@ -1,10 +1,12 @@
 //! Ranks that write and read a file together: any views, one host or several, and the ways in which calls can differ. Each rank is
 //! a thread with its own engine; `rank_kills` has processes.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Barrier;
@@ -96,6 +98,17 @@ fn strided_records_of_all_ranks_become_large_writes() {
             );
         }
     }
+}
+
+/// Ranks did not meet in a directory whose name is not UTF-8: rank 0 wrote its invitation into one of another name, which does not exist.
+#[test]
+fn ranks_meet_in_a_directory_of_any_name() {
+    let dir = dir();
+    let meeting = dir.path().join(OsStr::from_bytes(b"r\xe9sultats"));
+    std::fs::create_dir(&meeting).unwrap();
+    let numbers = on_ranks(&meeting, (2, 1), options(), |_, ranks, _| ranks.rank().number());
+    assert_eq!(numbers, [0, 1]);
+    assert_eq!(std::fs::read_dir(&meeting).unwrap().count(), 0, "the invitation is removed");
 }
 
 /// Views drawn from seeds: pieces of any lengths with holes between them, over a file that ends in their middle.
