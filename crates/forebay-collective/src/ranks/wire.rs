@@ -13,6 +13,7 @@ use forebay::{Error, ErrorKind};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{AddressFamily, sockopt};
+use rustix::process::{Resource, getrlimit};
 
 use crate::rendezvous::{DESCRIPTORS, read_full, receive_descriptors, send_descriptors, write_full};
 
@@ -247,6 +248,11 @@ impl Life {
     }
 }
 
+/// Returns whether memory may have this length. It counts as a file: a write beyond RLIMIT_FSIZE would end the process by SIGXFSZ.
+fn is_within_size_limit(len: usize) -> bool {
+    getrlimit(Resource::Fsize).current.is_none_or(|limit| len as u64 <= limit)
+}
+
 /// Copies bytes to memory without a name, and seals it; `None` where the system refuses it, or has too little.
 fn sealed(bytes: &[&[u8]]) -> Option<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -351,7 +357,7 @@ impl Wire {
     /// waits for the arrival of the memory before it, so that one is under way at most.
     pub(super) fn send_with(&self, mut frame: Frame, bytes: &[&[u8]], within: Duration) -> Result<(), Fault> {
         let len: usize = bytes.iter().map(|part| part.len()).sum();
-        if self.is_near && len >= SHARED_BYTES_MIN {
+        if self.is_near && len >= SHARED_BYTES_MIN && is_within_size_limit(len) {
             self.wait_for_receipt(within)?;
             // The flag is the receiver's as well: its write never blocks.
             let receipt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -507,7 +513,7 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_test::children::{all_descriptors, with_descriptors};
+    use forebay_test::children::{Restriction, Scene, all_descriptors, with_descriptors};
     use std::net::TcpListener;
     use std::os::unix::net::UnixStream;
 
@@ -632,6 +638,23 @@ mod tests {
                 drop(all);
                 assert!(memory.unwrap().bytes() == bytes);
             }
+        });
+    }
+
+    /// Under a limit on the length of files (`ulimit -f`) an aggregator read a longer file for the ranks of its host. The memory that it sent
+    /// counted as a file, and SIGXFSZ ended its process.
+    #[test]
+    fn memory_beyond_the_limit_of_files_is_sent_as_bytes() {
+        let name = "ranks::wire::tests::memory_beyond_the_limit_of_files_is_sent_as_bytes";
+        let limit = Restriction::Limit(libc::RLIMIT_FSIZE, SHARED_BYTES_MIN as u64 - 1);
+        Scene::new(name).without(vec![limit]).play(|| {
+            let (one, other) = near_pair();
+            let bytes = vec![7; SHARED_BYTES_MIN];
+            std::thread::scope(|scope| {
+                scope.spawn(|| one.send_with(Frame::new(Kind::Pieces), &[&bytes[..]], LONG).unwrap());
+                let (body, memory) = other.expect_with(Kind::Pieces, SHARED_BYTES_MIN, LONG).unwrap();
+                assert!(body == bytes && memory.is_none());
+            });
         });
     }
 
