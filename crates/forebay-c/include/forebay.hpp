@@ -14,8 +14,8 @@ namespace forebay {
 /// parent's, and a child has no use for it.
 inline bool is_kept(int code) noexcept { return code == FB_IN_CALLBACK || code == FB_INVALID_INPUT; }
 
-/// An operation that was submitted. The destructor cancels it and waits until it has ended, so that the memory is the program's
-/// again; it must not run in a callback.
+/// An operation that was submitted. The destructor and place() cancel it and wait until it has ended, so that the memory is the program's
+/// again. Neither may run in a callback: there the handle would be lost.
 class Op {
 public:
     Op() noexcept = default;

@@ -76,7 +76,7 @@ impl View {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) when the part is not inside of the array, the numbers of dimensions
-    /// differ, or the array is beyond the end that a file can have.
+    /// differ, or the part is beyond the end that a file can have.
     pub fn subarray(base: u64, element: u64, sizes: &[u64], lengths: &[u64], starts: &[u64]) -> Result<View> {
         if sizes.len() != lengths.len() || sizes.len() != starts.len() {
             return Err(invalid("sizes, lengths and starts have different numbers of dimensions".to_owned()));

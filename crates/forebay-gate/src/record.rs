@@ -263,8 +263,13 @@ impl Tree {
             Ok(seconds(self.output("date", &["+%s"])?)?
                 - seconds(self.output("date", &["-u", "-d", &line.date, "+%s"])?)?)
         };
-        if age_s()? > DAYS * 86_400 {
+        let age_s = age_s()?;
+        if age_s > DAYS * 86_400 {
             return Ok(Err(format!("it passed more than {DAYS} days ago")));
+        }
+        // By a clock that was wrong. A day on, as that of another machine may be a little fast.
+        if age_s < -86_400 {
+            return Ok(Err(format!("it passed on {}, which is still to come", line.date)));
         }
         if self.git(&["merge-base", "--is-ancestor", &line.commit, "HEAD"]).is_err() {
             return Ok(Err(format!("{commit}, where it passed, is no ancestor of this commit")));
@@ -532,6 +537,12 @@ mod tests {
         let mut tree = repository.tree();
         tree.passed[0].date = "2020-02-29".to_owned();
         assert_eq!(tree.judge("one").unwrap().unwrap_err(), "it passed more than 14 days ago");
+        // A clock was wrong by years when it passed: the line counted for years.
+        tree.passed[0].date = "2200-01-01".to_owned();
+        assert_eq!(
+            tree.judge("one").unwrap().unwrap_err(),
+            "it passed on 2200-01-01, which is still to come"
+        );
         repository.git(&["checkout", "-q", "--orphan", "other"]);
         repository.commit("without the past");
         assert!(repository.reason("one").unwrap().ends_with("is no ancestor of this commit"));
