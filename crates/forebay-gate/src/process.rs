@@ -146,10 +146,18 @@ fn pidfd(pid: u32) -> io::Result<OwnedFd> {
 }
 
 fn readable(fd: &OwnedFd, limit: Duration) -> bool {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: the structure is valid and one is named.
-    unsafe { libc::poll(&raw mut poll, 1, limit) > 0 }
+    let begun = Instant::now();
+    loop {
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let left = limit.saturating_sub(begun.elapsed());
+        let left = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the structure is valid and one is named.
+        let count = unsafe { libc::poll(&raw mut poll, 1, left) };
+        // A signal interrupts the wait, and does not shorten it.
+        if count >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return count > 0;
+        }
+    }
 }
 
 fn reap(pid: u32) -> io::Result<(i32, Duration)> {

@@ -264,6 +264,33 @@ fn a_step_that_is_stopped_says_so_in_its_log() {
     assert_eq!((status, &result[..6]), (Some(1), "FAILED"));
 }
 
+/// A step that is asked to end has ten seconds to clean up. A second signal, such as that of the script after Ctrl-C, took them away.
+#[test]
+fn a_second_signal_takes_no_time_from_a_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "trap 'touch ending; until [ -e second ]; do sleep 0.01; done; touch cleaned; exit' TERM; \
+        touch ready; while :; do sleep 0.01; done";
+    let mut gate = Command::new(GATE)
+        .current_dir(dir.path())
+        .args(["step", "--log", "log", "--result", "result", "--folder", "folder", "--", "sh", "-c", script])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let wait_for = |name: &str| {
+        while !dir.path().join(name).exists() {
+            std::thread::yield_now();
+        }
+    };
+    let ask = || assert!(Command::new("kill").arg(gate.id().to_string()).status().unwrap().success());
+    wait_for("ready");
+    ask();
+    wait_for("ending");
+    ask();
+    std::fs::write(dir.path().join("second"), "").unwrap();
+    assert_eq!(gate.wait().unwrap().code(), Some(1));
+    assert!(dir.path().join("cleaned").exists());
+}
+
 /// A checkout with the gate's script, a cargo that does nothing, and a few lines in the place of the step `tidy`.
 struct Checkout {
     dir: tempfile::TempDir,
