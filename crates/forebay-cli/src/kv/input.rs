@@ -190,13 +190,14 @@ impl Input {
                 count => self.position += count,
             }
             self.lines += 1;
+            // Editors add a byte order mark, which the parser of CSV and TSV passes over.
+            if self.lines == 1 && text.starts_with(b"\xef\xbb\xbf") {
+                text.drain(..3);
+            }
         }
         let line = self.lines;
         let fault = |text: String| Fault { line, text };
-        // Editors add a byte order mark, which the parser of CSV and TSV passes over.
-        let mark: &[u8] = if line == 1 { b"\xef\xbb\xbf" } else { b"" };
-        let text = text.strip_prefix(mark).unwrap_or(&text);
-        let found: Line = serde_json::from_slice(text).map_err(|error| fault(of_json(&error)))?;
+        let found: Line = serde_json::from_slice(&text).map_err(|error| fault(of_json(&error)))?;
         let key = field("key", found.key, found.key_hex).map_err(fault)?;
         let value = field("value", found.value, found.value_hex).map_err(fault)?;
         Ok(Some(Entry { line, key, value }))
@@ -309,6 +310,10 @@ mod tests {
         let text = b"{\"key\":\"a\\u0000\",\"value\":\"\"}\n\n{\"key_hex\":\"ff\",\"value_hex\":\"00\"}";
         let found = read(text, Format::Jsonl, false);
         assert_eq!(found, Ok(vec![entry(1, b"a\0", b""), entry(3, b"\xff", b"\0")]));
+        // A mark may be all of a line.
+        assert_eq!(read(b"\xef\xbb\xbf", Format::Jsonl, false), Ok(Vec::new()));
+        let found = read(b"\xef\xbb\xbf\r\n{\"key\":\"a\",\"value\":\"1\"}\n", Format::Jsonl, false);
+        assert_eq!(found, Ok(vec![entry(2, b"a", b"1")]));
     }
 
     #[test]

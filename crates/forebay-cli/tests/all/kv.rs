@@ -176,6 +176,11 @@ fn files_of_every_format_are_loaded() {
     assert_eq!(loaded.out, "2 entries loaded\n");
     assert!(loaded.err.contains("load: 2 entries"), "no progress: {}", loaded.err);
     assert!(ends(0, &["kv", "load", store, text(&jsonl), "--quiet"]).err.is_empty());
+    // An empty list from that editor was refused in line 1: "EOF while parsing a value". One of CSV was loaded.
+    for name in ["five.csv", "five.tsv", "five.jsonl"] {
+        let marked = file(name, "\u{feff}");
+        assert_eq!(ends(0, &["kv", "load", store, text(&marked)]).out, "0 entries loaded\n", "{name}");
+    }
     let expected = "a\tsecond\nb\t\"as it is\"\nc\tfirst, one\nd\té\ne\t\\x00\n";
     assert_eq!(ends(0, &["kv", "scan", store]).out, expected);
     let unknown = file("four.txt", "");
