@@ -19,7 +19,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use forebay::{Config, Engine};
 use forebay_kv::{Compression, Error, ErrorKind, Keyspace, Options, Range, Store};
 
-use crate::output::{JsonArgs, print, stderr_line};
+use crate::output::{Destination, JsonArgs, print, stderr_line};
 use forebay_measure::cleanup::Cleanup;
 use forebay_measure::progress::{Progress, Step, Unit};
 use forebay_report::failure::Failure;
@@ -340,8 +340,9 @@ fn scan(args: &ScanArgs) -> anyhow::Result<()> {
     let key =
         |text: &Option<String>| text.as_ref().map(|text| entry::argument(text, args.hex_key)).transpose();
     let (from, to, prefix) = (key(&args.from)?, key(&args.to)?, key(&args.prefix)?);
-    let file = args.json.lines(None)?;
+    let lines = args.json.lines(None)?;
     args.part.read(|keyspace| {
+        let file = lines.as_ref().map(Destination::create).transpose()?;
         let range = match prefix {
             Some(prefix) => keyspace.prefix(prefix),
             None => {

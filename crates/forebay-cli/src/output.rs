@@ -43,17 +43,17 @@ impl JsonArgs {
         self.json.as_deref() == Some(Path::new(STDOUT))
     }
 
-    /// Opens the file for JSON in lines, if any. An existing file with `mark` is emptied; without a mark the file must be new.
+    /// Checks the file for JSON in lines, if any: [`create`](Destination::create) makes it, or empties an existing file with
+    /// `mark`. Without a mark the file must be new.
     ///
     /// # Errors
-    /// As for [`Destination::new`]; or the file cannot be created.
-    pub(crate) fn lines(&self, mark: Option<&str>) -> Result<Option<File>, Failure> {
+    /// As for [`Destination::new`].
+    pub(crate) fn lines(&self, mark: Option<&str>) -> Result<Option<Destination>, Failure> {
         let Some(path) = self.json.as_deref().filter(|_| !self.is_stdout()) else { return Ok(None) };
         if mark.is_none() && path.symlink_metadata().is_ok() {
             return Err(Failure::Path(format!("{} exists: name a new file or remove it", path.display())));
         }
-        let destination = Destination::named(path, mark.unwrap_or_default())?;
-        File::create(path).map(Some).map_err(|error| destination.failed(&error))
+        Destination::named(path, mark.unwrap_or_default()).map(Some)
     }
 }
 
@@ -260,6 +260,14 @@ impl Destination {
 
     fn name(&self) -> Display<'_> {
         if self.is_stdout() { Path::new("standard output") } else { &self.path }.display()
+    }
+
+    /// Opens an empty file for lines; called when there is a line for it.
+    ///
+    /// # Errors
+    /// [`Failure::Path`] when the file cannot be created.
+    pub(crate) fn create(&self) -> Result<File, Failure> {
+        File::create(&self.path).map_err(|error| self.failed(&error))
     }
 
     /// Writes the text. A file is first written as a temp file in the same directory, so that a full disk

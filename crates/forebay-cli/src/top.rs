@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use crate::output::{JsonArgs, print, print_raw, stderr_line};
+use crate::output::{Destination, JsonArgs, print, print_raw, stderr_line};
 use forebay_measure::cleanup::Cleanup;
 use forebay_report::failure::Failure;
 use screen::Screen;
@@ -46,8 +46,8 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// No engine serves the socket, or not for this user: a [`Failure`]; or its statistics are not understood.
 pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let mut page = client::request(&args.socket)?;
-    let mut file = args.json.lines(Some(exposition::MARK))?;
-    let (mut before, mut screen) = (None::<Value>, None);
+    let lines = args.json.lines(Some(exposition::MARK))?;
+    let (mut before, mut screen, mut file) = (None::<Value>, None, None);
     while let Some(text) = page {
         // Only texts that parse as statistics are passed on.
         let now = exposition::parse(&text)?;
@@ -55,6 +55,9 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
             break;
         }
         let line = exposition::line(&now);
+        if before.is_none() {
+            file = lines.as_ref().map(Destination::create).transpose()?;
+        }
         if let Some(file) = &mut file {
             file.write_all(line.as_bytes())?;
         }

@@ -153,6 +153,21 @@ fn scans_return_the_loaded_records() {
     assert!(ends(3, &["kv", "scan", store, &to_file]).err.contains("name a new file"));
 }
 
+/// A user mistyped the name of a store, and then gave the right one: the scan refused the file for its lines, which the first scan had
+/// made.
+#[test]
+fn a_scan_that_is_refused_leaves_no_file() {
+    let dir = Directory::new("kv-no-scan");
+    let [none, store, lines] = ["none", "store", "lines.jsonl"].map(|name| dir.path().join(name));
+    let (store, to_file) = (text(&store), format!("--json={}", lines.display()));
+    ends(0, &["kv", "put", store, "a", "1", "--create"]);
+    ends(2, &["kv", "scan", text(&none), &to_file]);
+    ends(2, &["kv", "scan", store, "--keyspace", "other", &to_file]);
+    assert!(!lines.exists());
+    ends(0, &["kv", "scan", store, &to_file]);
+    assert_eq!(fs::read_to_string(&lines).expect("it was written"), "{\"key\":\"a\",\"value\":\"1\"}\n");
+}
+
 #[test]
 fn files_of_every_format_are_loaded() {
     let dir = Directory::new("kv-load");

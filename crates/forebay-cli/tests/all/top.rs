@@ -207,6 +207,12 @@ fn json_is_recorded_in_a_file_beside_the_tables() {
             .collect();
         assert!(times.len() == 2 && times[0] < times[1], "both ends of the interval: {times:?}");
     }
+    // A user named the socket of another program: the recording was emptied.
+    let recorded = std::fs::read_to_string(&file).expect("it was written");
+    let other = serve(&scene.directory, vec!["other 1\n# EOF\n".to_owned()]);
+    let outcome = run(&["top", &other, "--once", &to_file]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.err);
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), recorded);
     std::fs::write(&file, "dear diary").expect("writable");
     let outcome = run(&["top", &scene.socket(), "--once", &to_file]);
     assert_eq!(outcome.code, Some(3), "{}", outcome.err);
