@@ -3,9 +3,11 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 
 use forebay_report::failure::Failure;
 
@@ -20,6 +22,19 @@ const REPLY_WITHIN: Duration = Duration::from_secs(5);
 /// [`Failure::Path`] when no engine serves there, [`Failure::Lacking`] when it is another user's; or the reply is not an exposition
 /// of an engine.
 pub(super) fn request(path: &Path) -> anyhow::Result<Option<String>> {
+    let (tell, told) = mpsc::channel();
+    let own = path.to_owned();
+    // On a thread that may wait without an end: a connection, too, waits where a stopped program has as many as it may have.
+    let requesting = thread::Builder::new().spawn(move || drop(tell.send(reply(&own))));
+    requesting.context("no thread can be started for the request")?;
+    told.recv_timeout(REPLY_WITHIN).unwrap_or_else(|_| {
+        let (name, seconds) = (path.display(), REPLY_WITHIN.as_secs());
+        Err(anyhow!("{name} gave no reply within {seconds} s: its program is stopped, or is not an engine's"))
+    })
+}
+
+/// Does the same, in any time.
+fn reply(path: &Path) -> anyhow::Result<Option<String>> {
     let name = path.display();
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => Failure::Path(format!(
@@ -31,7 +46,6 @@ pub(super) fn request(path: &Path) -> anyhow::Result<Option<String>> {
         )),
         _ => Failure::missing(path, &error),
     })?;
-    stream.set_read_timeout(Some(REPLY_WITHIN)).context("no limit can be set to the wait for a reply")?;
     let (mut status, mut reply) = (String::new(), String::new());
     let sent = stream.write_all(b"GET /metrics?files HTTP/1.1\r\nHost: engine\r\n\r\n");
     let received = sent.and_then(|()| {
@@ -43,10 +57,6 @@ pub(super) fn request(path: &Path) -> anyhow::Result<Option<String>> {
     match received {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(None)
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            let seconds = REPLY_WITHIN.as_secs();
-            bail!("{name} gave no reply within {seconds} s: its program is stopped, or is not an engine's")
         }
         Err(error) => Err(error).context("the statistics of the engine cannot be read"),
         Ok(_) if status.is_empty() => Ok(None),

@@ -1,7 +1,7 @@
 //! End-to-end tests of `top`: an engine in this process, and the program that inspects it.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -261,8 +261,14 @@ fn a_socket_without_an_engine_is_reported() {
     // A user looked at a program that a debugger had stopped: `top` waited for it, and took no `q`.
     let stopped = scene.directory.join("stopped");
     let _accepts_nothing = UnixListener::bind(&stopped).expect("writable");
+    // After some looks at it no further connection was possible, and `top` waited without an end.
+    let crowded = scene.directory.join("crowded");
+    let accepts_nothing = UnixListener::bind(&crowded).expect("writable");
+    rustix::net::listen(&accepts_nothing, 0).expect("it listens");
+    let _the_only_one = UnixStream::connect(&crowded).expect("there is room for one");
     for (socket, code, known) in [
         (text(&stopped), 1, "gave no reply"),
+        (text(&crowded), 1, "gave no reply"),
         (text(&dead), 3, "no engine serves"),
         (text(&earlier), 3, "or it is of an earlier release"),
         (text(&scene.directory.join("missing")), 3, "does not exist"),
