@@ -97,7 +97,7 @@ impl Experiment for Saturate {
         let fitted = fit_seconds(wanted + extra, samples, context.remaining()) - extra;
         let mut options = options.clone();
         options.set("seconds", fitted.max(wanted.min(0.1)));
-        let mut tables = runner::run(&SPEC, &options, length, context, &mut run)?;
+        let tables = runner::run(&SPEC, &options, length, context, &mut run)?;
         for row in tables.iter().flat_map(|table| &table.rows) {
             if let Some(rate) = row.metrics.get(metric::IOPS).filter(|rate| *rate > 0.0) {
                 let most = run.full_loads.entry(row.name.clone()).or_insert(rate);
@@ -111,8 +111,7 @@ impl Experiment for Saturate {
         let places = readers.last().copied().unwrap_or(1);
         let of = |load| json!({ "loop": "open", "load": load, "load_percent": load, "readers_max": places });
         run.tables = loads.iter().map(|load| parameters(of(load))).collect();
-        tables.extend(runner::run(&SPEC, &options, length, context, &mut run)?);
-        Ok(tables)
+        Ok(with_open(tables, runner::run(&SPEC, &options, length, context, &mut run)))
     }
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
@@ -159,6 +158,18 @@ fn closed_loop(options: &Values, context: &Context) -> anyhow::Result<Run> {
         of the path to it and not of the medium";
     run.notes.insert(0, cached.to_owned());
     Ok(run)
+}
+
+/// Adds the tables of the open loop. Where nothing of it could be measured, those of the closed loop stay.
+fn with_open(mut closed: Vec<Table>, open: anyhow::Result<Vec<Table>>) -> Vec<Table> {
+    match open {
+        Ok(open) => closed.extend(open),
+        Err(error) => {
+            let why = format!("there is no open loop: {error:#}");
+            closed.iter_mut().take(1).for_each(|first| first.notes.push(why.clone()));
+        }
+    }
+    closed
 }
 
 fn ascending(mut numbers: Vec<u64>) -> Vec<u64> {
@@ -490,6 +501,19 @@ mod tests {
     fn open(load: u32, offered: f64, got: f64, wait_us: f64) -> Table {
         let figures = [(metric::OFFERED_PER_S, offered), (metric::IOPS, got), (metric::P99_US, wait_us)];
         test_table(SPEC.name, json!({ "loop": "open", "load_percent": load }), vec![row("pread", &figures)])
+    }
+
+    /// A user measured 1, 8 and 4,096 readers in a container that allows 2,048 threads. The open loop has as many as the most readers:
+    /// it failed, and the figures of the others were thrown away.
+    #[test]
+    fn a_closed_loop_stays_where_the_open_loop_fails() {
+        let failed = || Err(anyhow::anyhow!("nothing could be measured on /data: no threads"));
+        let kept = with_open(closed("pread", 16.0, 0.3), failed());
+        assert_eq!((kept.len(), kept[1].notes.len()), (9, 0));
+        assert_eq!(kept[0].notes, ["there is no open loop: nothing could be measured on /data: no threads"]);
+        assert_eq!(with_open(Vec::new(), failed()).len(), 0);
+        let both = with_open(closed("pread", 16.0, 0.3), Ok(vec![open(50, 100.0, 100.0, 1.0)]));
+        assert_eq!((both.len(), both[0].notes.len()), (10, 0));
     }
 
     #[test]
