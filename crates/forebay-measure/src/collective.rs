@@ -25,7 +25,7 @@ use crate::residency::evict;
 use crate::sampler::run_child_at;
 use crate::start_barrier::{begun_ns, monotonic_ns};
 use crate::system_counters::{Bytes, CounterDeltas};
-use crate::test_file::{check_space, write_direct};
+use crate::test_file::{check_space, no_space, write_direct};
 use crate::units::show_bytes;
 
 mod bending;
@@ -126,7 +126,7 @@ impl Experiment for Collective {
             let (file, contents) = (scratch.temp_file(context, label)?, Pattern::new(context.seed));
             let whole = bytes.next_multiple_of(PAGE_BYTES as u64);
             let written = write_direct(file.path(), whole, |at, memory| contents.fill(at, memory), &step);
-            written.with_context(|| format!("{} cannot be written", file.path().display()))?;
+            written.map_err(|error| no_space(&scratch.directory, whole, &error))?;
             Ok(file)
         };
         let label = format!("shared-{}", options.count("run"));

@@ -19,7 +19,7 @@ use crate::preconditions::Preconditions;
 use crate::progress::Unit;
 use crate::residency::{evict, resident_bytes};
 use crate::scratch_dir::ScratchDir;
-use crate::test_file::{by_several, check_space};
+use crate::test_file::{by_several, check_space, no_space};
 use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
@@ -77,7 +77,7 @@ impl Files {
             step.set(number + 1);
             Ok(())
         });
-        written.map_err(|error| refused(scratch, &error))?;
+        written.map_err(|error| refused(scratch, file_set.file_bytes, &error))?;
         step.finish("on the device");
         let first = File::open(FileSet::path(directory.path(), 0))?;
         let device_stat = device_stat(&first);
@@ -102,19 +102,14 @@ impl Files {
     }
 }
 
-fn refused(scratch: &ScratchDir, error: &io::Error) -> anyhow::Error {
-    match error.kind() {
-        io::ErrorKind::InvalidInput => Failure::Unsuitable(format!(
-            "files in {} cannot be written with direct I/O on {}: {error}; name a directory on another file system",
-            scratch.directory.display(),
-            scratch.filesystem
-        )),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failure::Unsuitable(format!(
-            "the files could not be written in {}: {error}; give a smaller --size or fewer --files",
-            scratch.directory.display()
-        )),
-        _ => return anyhow::anyhow!("the files could not be written in {}: {error}", scratch.directory.display()),
+fn refused(scratch: &ScratchDir, bytes: u64, error: &io::Error) -> anyhow::Error {
+    if error.kind() != io::ErrorKind::InvalidInput {
+        return no_space(&scratch.directory, bytes, error);
     }
+    let (directory, filesystem) = (scratch.directory.display(), &scratch.filesystem);
+    Failure::Unsuitable(format!(
+        "files in {directory} cannot be written with direct I/O on {filesystem}: {error}; name a directory on another file system"
+    ))
     .into()
 }
 

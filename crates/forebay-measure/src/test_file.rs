@@ -201,7 +201,8 @@ fn kept_free(total: u64) -> u64 {
     KEEP_FREE_BYTES.min(total / 20)
 }
 
-fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyhow::Error {
+/// Returns the failure of a file of `bytes` that could not be made or written.
+pub(super) fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyhow::Error {
     let text =
         format!("a file of {} could not be written in {}: {error}", show_bytes(bytes), directory.display());
     match error.kind() {

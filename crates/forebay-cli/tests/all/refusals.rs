@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Directory, forebay, run};
+use crate::support::{Directory, forebay, run, run_limited};
 
 /// Runs the program and checks that it refuses on standard error only, with `code` and every one of `words`.
 fn refused(arguments: &[&str], code: i32, words: &[&str]) {
@@ -266,6 +266,28 @@ fn a_directory_that_takes_no_files() {
 fn a_directory_without_space() {
     let directory = Directory::new("space");
     refused(&["measure", "scan", directory.text(), "--size", "8000TiB"], 4, &["free", "7.8 PiB"]);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+/// A file system takes files of 4 GiB at most, a user has a quota: some experiments named the remedy, others ended with code 1 and
+/// "File too large".
+#[test]
+fn a_directory_that_takes_no_long_files() {
+    let directory = Directory::new("long");
+    for (experiment, options) in [
+        ("scan", &["--memory", "32MiB", "--size", "64MiB"][..]),
+        ("walk", &["--size", "64MiB"]),
+        ("samples", &["--size", "128MiB"]),
+        ("collective", &["--size", "64MiB", "--ranks", "1"]),
+    ] {
+        let arguments = [&["measure", experiment, directory.text()], options].concat();
+        // 4 MiB, of other shells 8. The signal would end the program.
+        let outcome = run_limited("trap '' XFSZ && ulimit -f 8192", &arguments);
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(4), ""), "{experiment}: {}", outcome.err);
+        for words in ["File too large", "give a smaller --size"] {
+            assert!(outcome.err.contains(words), "{experiment}: {}", outcome.err);
+        }
+    }
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 

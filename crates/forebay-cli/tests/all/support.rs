@@ -37,7 +37,12 @@ pub fn run(arguments: &[&str]) -> Outcome {
 
 /// Runs the program where a process has no more than so many files open, unless it sets the limit itself.
 pub fn run_with_files(files: u32, arguments: &[&str]) -> Outcome {
-    let limited = format!("ulimit -Sn {files} && exec \"$0\" \"$@\"");
+    run_limited(&format!("ulimit -Sn {files}"), arguments)
+}
+
+/// Runs the program after a command of the shell that sets limits.
+pub fn run_limited(limits: &str, arguments: &[&str]) -> Outcome {
+    let limited = format!("{limits} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
     command.args(["-c", limited.as_str(), env!("CARGO_BIN_EXE_forebay")]).args(arguments);
     command.stdin(Stdio::null());

@@ -22,7 +22,7 @@ use crate::pattern::SplitMix;
 use crate::preconditions::Preconditions;
 use crate::progress::Unit;
 use crate::scratch_dir::ScratchDir;
-use crate::test_file::{check_space, require_direct, write_direct};
+use crate::test_file::{check_space, no_space, require_direct, write_direct};
 use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
@@ -237,9 +237,10 @@ impl IndexFile {
         let temp = scratch.temp_file(context, "walk")?;
         require_direct(temp.path(), &scratch.filesystem)?;
         let step = context.step(format!("write {} of nodes", show_bytes(bytes)), bytes, Unit::Bytes);
-        temp.file().set_len(bytes)?;
+        let refused = |error: io::Error| no_space(&scratch.directory, bytes, &error);
+        temp.file().set_len(bytes).map_err(refused)?;
         write_direct(temp.path(), bytes, |offset, memory| tree.fill(offset, memory), &step)
-            .with_context(|| format!("writing {}", temp.path().display()))?;
+            .map_err(refused)?;
         step.finish("on the device");
         let device_stat = device_stat(temp.file());
         Ok(Self {
