@@ -179,9 +179,8 @@ pub(super) fn claim(path: &Path, name: &Path) -> Result<File, Failure> {
 /// Fails when they do not, with a sentence that ends with `remedy`, or when the file system does not report
 /// its free space.
 pub fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
-    let found = rustix::fs::statvfs(directory)
+    let [free, total] = space(directory)
         .with_context(|| format!("the free space of {} could not be read", directory.display()))?;
-    let (free, total) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
     let keep = kept_free(total);
     if bytes.saturating_add(keep) > free {
         return Err(Failure::Unsuitable(format!(
@@ -194,6 +193,20 @@ pub fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result
         .into());
     }
     Ok(())
+}
+
+/// Returns the free space of a file system for this user, and its whole space.
+///
+/// # Errors
+/// Errors of the system.
+pub(super) fn space(path: &Path) -> io::Result<[u64; 2]> {
+    let found = rustix::fs::statvfs(path)?;
+    Ok(in_bytes([found.f_bavail, found.f_blocks], found.f_frsize))
+}
+
+/// Returns the bytes of blocks. Programs that serve a file system without a limit name more blocks than there are numbers of bytes.
+fn in_bytes(blocks: [u64; 2], block_bytes: u64) -> [u64; 2] {
+    blocks.map(|count| count.saturating_mul(block_bytes))
 }
 
 /// Returns the space that stays free: 1 GiB, on small file systems 5 %.
@@ -328,6 +341,9 @@ mod tests {
     fn free_space_that_stays() {
         assert_eq!(kept_free(100 << 30), 1 << 30);
         assert_eq!(kept_free(10 << 30), 512 << 20);
+        // A bucket of an object store, mounted by FUSE, had 0 B free: its 2^52 blocks of 4 KiB are more bytes than a number has.
+        assert_eq!(in_bytes([1 << 52, u64::MAX], 4096), [u64::MAX; 2]);
+        assert_eq!(in_bytes([3, 5], 4096), [12_288, 20_480]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use probe_file::{Direct, ProbedFile};
 use crate::cgroup::MemoryLimit;
 use crate::cleanup::{Cleanup, LEFTOVERS_REMEDY, leftovers};
 use crate::context::Target;
+use crate::test_file::space as space_of;
 use forebay_report::check::{Check, Verdict};
 use forebay_report::environment::{EngineInfo, Environment, PathInfo};
 use forebay_report::failure::Failure;
@@ -247,9 +248,8 @@ fn path_info(path: &Path, metadata: &Metadata) -> Result<PathInfo, Failure> {
         info.mount_point = Some(file_system.mount_point().display().to_string());
         info.mount_options = Some(file_system.options().to_owned());
     }
-    if let Ok(status) = rustix::fs::statvfs(path) {
-        info.size_bytes = Some(status.f_blocks.saturating_mul(status.f_frsize));
-        info.free_bytes = Some(status.f_bavail.saturating_mul(status.f_frsize));
+    if let Ok([free, total]) = space_of(path) {
+        (info.size_bytes, info.free_bytes) = (Some(total), Some(free));
     }
     Ok(info)
 }
