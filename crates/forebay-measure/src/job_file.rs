@@ -804,8 +804,18 @@ fn microseconds(text: &str) -> Option<f64> {
 
 /// Reads a time; a number alone has seconds.
 fn seconds(text: &str) -> Option<f64> {
-    const UNITS: [(&str, f64); 7] =
-        [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0), ("", 1.0)];
+    const UNITS: [(&str, f64); 9] = [
+        ("usec", 1e-6),
+        ("us", 1e-6),
+        ("msec", 1e-3),
+        ("ms", 1e-3),
+        ("s", 1.0),
+        ("m", 60.0),
+        ("h", 3600.0),
+        ("d", 86_400.0),
+        ("", 1.0),
+    ];
+    let text = text.to_ascii_lowercase();
     let (number, factor) =
         UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(*unit)?, *factor)))?;
     Some(number.parse::<u32>().ok().map(f64::from)? * factor)

@@ -69,7 +69,12 @@ fn units_are_those_of_fio() {
     for (text, time) in [("10", 10.0), ("5m", 300.0), ("10s", 10.0), ("200ms", 0.2), ("1h", 3600.0)] {
         assert_eq!(seconds(text), Some(time), "{text}");
     }
-    assert_eq!([seconds("soon"), seconds("-1")], [None; 2]);
+    // As fio has it, in any case and with longer names: `runtime=2M` and `thinktime=200usec` of a user's file were refused.
+    for (text, time) in [("2M", 120.0), ("30S", 30.0), ("7usec", 7e-6), ("5MSEC", 5e-3), ("1D", 86_400.0)] {
+        assert_eq!(seconds(text), Some(time), "{text}");
+    }
+    assert_eq!([seconds("soon"), seconds("-1"), seconds("5sec"), seconds("5xusec")], [None; 4]);
+    assert_eq!((microseconds("7USEC"), microseconds("7")), (Some(7e-6), Some(7e-6)));
 }
 
 #[test]
