@@ -192,14 +192,16 @@ pub(crate) fn load_wait(path: &Path) -> Result<Report, Failure> {
 fn read(path: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
-        std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut bytes)
+        std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
     } else {
         let file = std::fs::File::open(path).map_err(|error| Failure::missing(path, &error))?;
-        file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
     };
     read.map_err(|error| Failure::missing(path, &error))?;
-    if bytes.is_empty() {
-        return Err(Failure::Usage(format!("{} is empty", path.display())));
+    let wrong = |what: &str| Failure::Usage(format!("{} {what}", path.display()));
+    match bytes.len() as u64 {
+        0 => Err(wrong("is empty")),
+        length if length > FILE_BYTES_MAX => Err(wrong("is longer than 1 GiB: it is not a result")),
+        _ => String::from_utf8(bytes).map_err(|_| wrong("is not text")),
     }
-    String::from_utf8(bytes).map_err(|_| Failure::Usage(format!("{} is not text", path.display())))
 }
