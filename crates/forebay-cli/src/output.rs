@@ -224,6 +224,11 @@ impl Destination {
             format!("the directory {directory} does not exist: create it or name another file")
         } else {
             match path.symlink_metadata() {
+                // A result in its place would replace a link, and not what it leads to.
+                Ok(found) if !found.is_file() => format!(
+                    "{name} is not a regular file but a link, a device, a pipe or a socket: name another file, or \
+                     `{STDOUT}` for standard output"
+                ),
                 Ok(_) if has_mark(path, mark) => return Ok(destination),
                 Ok(_) => {
                     let remedy = "name another file or remove it";
@@ -312,7 +317,7 @@ fn has_mark(path: &Path, mark: &str) -> bool {
         let ends = String::from_utf8_lossy(&ends);
         Ok::<_, io::Error>(mark.lines().all(|line| ends.contains(line)))
     };
-    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) && search().unwrap_or(false)
+    search().unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -117,6 +117,24 @@ fn a_name_that_no_file_can_have_is_refused_before_anything_is_done() {
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 
+/// A user wrote to a link to the newest of the program's own results, which was called another's, and to /dev/null, which was to be
+/// removed.
+#[test]
+fn what_is_not_a_file_is_called_so() {
+    let directory = Directory::new("link");
+    let [result, link] = ["result.json", "newest.json"].map(|name| directory.path().join(name));
+    let written = run(&["doctor", directory.text(), &format!("--json={}", result.display())]);
+    assert_eq!(written.code, Some(0), "{}", written.err);
+    std::os::unix::fs::symlink(&result, &link).expect("it is our directory");
+    for name in [link.to_str().expect("readable name"), "/dev/null"] {
+        let words = format!("{name} is not a regular file");
+        let words = [words.as_str(), "`-` for standard output"];
+        refused(&["doctor", directory.text(), &format!("--json={name}")], 3, &words);
+        refused(&["report", directory.text(), "--out", name], 3, &words);
+    }
+    assert_eq!(directory.names(), ["newest.json", "result.json"]);
+}
+
 /// A user wrote page and JSON to `page.html` and `./page.html`: the JSON replaced the page, and the summary named it as the page.
 #[test]
 fn one_file_by_two_paths_is_one_place() {
