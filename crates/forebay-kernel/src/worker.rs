@@ -372,12 +372,49 @@ impl<T> Future for Outcome<T> {
         let mut state = promise.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Taken) {
             State::Over(result) => Poll::Ready(result),
-            State::Waiting(_) => {
+            before @ State::Waiting(_) => {
                 *state = State::Waiting(Some(context.waker().clone()));
+                drop(state);
+                // Without the lock: the last reference to the session's handle may be a waker's.
+                drop(before);
                 Poll::Pending
             }
             // Polled after its end.
             State::Taken => Poll::Ready(Err(WalkFailure::Failed(Error::Closed))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    /// The waker of a task that has the last handle of the walks, and ends them as it is dropped.
+    struct Ends(Arc<Promise<u32>>);
+
+    impl Wake for Ends {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            self.0.keep(Err(WalkFailure::Failed(Error::Closed)));
+        }
+    }
+
+    /// A walk's future went from a task that had ended to another one, and its first poll there waited for its own lock without an end.
+    #[test]
+    fn a_waker_is_dropped_without_the_lock() {
+        let promise = Promise::new();
+        let mut outcome = Outcome::of(Arc::clone(&promise));
+        let first = Waker::from(Arc::new(Ends(promise)));
+        assert!(Pin::new(&mut outcome).poll(&mut Context::from_waker(&first)).is_pending());
+        drop(first);
+        let mut second = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut outcome).poll(&mut second).is_pending());
+        let ended = Pin::new(&mut outcome).poll(&mut second);
+        assert!(matches!(ended, Poll::Ready(Err(WalkFailure::Failed(Error::Closed)))), "{ended:?}");
     }
 }
