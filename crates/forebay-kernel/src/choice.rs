@@ -152,10 +152,25 @@ impl<P: Program> Side<P> {
 /// # Errors
 /// The reason why they cannot.
 pub(crate) fn check<P: Program>(program: &P, file: &File) -> Result<()> {
+    check_numbers(program)?;
+    let (bytes, needed) = (program.page_bytes(), file.alignment().read_offset);
+    if bytes.is_multiple_of(needed) {
+        return Ok(());
+    }
+    let name = program.name();
+    Err(Error::Unavailable(format!(
+        "the program {name} has pages of {bytes} bytes, and a direct read of this file takes multiples of {needed}"
+    )))
+}
+
+/// Checks that the program's page size, and its number of pages at once, are possible.
+///
+/// # Errors
+/// The reason why they are not.
+pub(crate) fn check_numbers<P: Program>(program: &P) -> Result<()> {
     let bytes = program.page_bytes();
     let known = (layout::PAGE_BYTES_MIN as u32..=layout::PAGE_BYTES_MAX as u32).contains(&bytes);
     let reads = 1..=layout::READS_MAX as u32;
-    let needed = file.alignment().read_offset;
     let wrong = if !known || !bytes.is_power_of_two() {
         format!(
             "the program {} has pages of {bytes} bytes; they are a power of two from 512 to 65,536",
@@ -163,11 +178,6 @@ pub(crate) fn check<P: Program>(program: &P, file: &File) -> Result<()> {
         )
     } else if !reads.contains(&program.fan_out()) {
         format!("the program {} asks for {} pages at once; 1 to 16 can be", program.name(), program.fan_out())
-    } else if !bytes.is_multiple_of(needed) {
-        format!(
-            "the program {} has pages of {bytes} bytes, and a direct read of this file takes multiples of {needed}",
-            program.name()
-        )
     } else {
         return Ok(());
     };

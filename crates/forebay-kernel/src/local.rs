@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use crate::choice;
 use crate::error::{Error, Result};
 use crate::inside::Inside;
 use crate::layout;
@@ -53,9 +54,10 @@ impl<P: Program> LocalWalk<P> {
     /// Opens walks as `open` does, with `options`.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] with the missing requirement, also when the reactor is requested: that is not
-    /// inside the kernel.
+    /// [`Error::Unavailable`] with the missing requirement, also when the program's pages cannot be right, or when the reactor is
+    /// requested: that is not inside the kernel.
     pub fn open_with(file: &impl AsFd, program: P, options: Options) -> Result<LocalWalk<P>> {
+        choice::check_numbers(&program)?;
         let hops_max = options.hops_max.clamp(1, layout::HOPS_MAX as u32);
         let mut refused = Vec::new();
         for kind in Inside::wanted(&options) {

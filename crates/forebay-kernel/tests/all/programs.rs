@@ -7,7 +7,7 @@ use crate::common::child::spawn;
 use crate::common::{Tree, drop_capabilities, engine, engines, engines_but, has_module, told};
 use forebay::{Engine, File, Open};
 use forebay_kernel::{
-    EngineKind, Error, KernelWalk, Lookup, Next, Options, Positions, Program, Scratch, TreeLookup,
+    EngineKind, Error, KernelWalk, LocalWalk, Lookup, Next, Options, Positions, Program, Scratch, TreeLookup,
 };
 
 /// A program's objects, for the loop and for the module.
@@ -74,6 +74,24 @@ fn planted(engine: &Engine) -> (tempfile::TempDir, File) {
 fn inside(engine: &Engine, file: &File) -> Vec<EngineKind> {
     let all = engines(engine, file, || TreeLookup { node_bytes: 4096 }, Options::new());
     all.into_iter().map(|(kind, _)| kind).filter(|kind| *kind != EngineKind::Reactor).collect()
+}
+
+/// A user gave a program nodes of 100 bytes. The walks of all threads refused them; those of one thread mapped memory for any
+/// length, up to terabytes, and let the kernel's program run on pages that it cannot have.
+#[test]
+fn pages_that_cannot_be_are_refused_by_every_handle() {
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    for node_bytes in [0, 100, 256, 5000, 1 << 17, u32::MAX] {
+        let program = || TreeLookup { node_bytes };
+        let of_all = KernelWalk::open(&engine, &file, program()).map(drop);
+        let of_one = LocalWalk::open(&file, program(), 64).map(drop);
+        let words = format!("pages of {node_bytes} bytes; they are a power of two from 512 to 65,536");
+        for refused in [of_all, of_one] {
+            let error = refused.expect_err("no such pages").to_string();
+            assert!(error.contains(&words), "{error}");
+        }
+    }
 }
 
 #[test]
