@@ -41,7 +41,7 @@ pub extern "C" fn fb_error_text() -> *const c_char {
     code::last(|_, text| text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Returns the system's number of the thread's last failure, or 0.
+/// Returns the `errno` of the thread's last failure, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_error_os() -> c_int {
     code::last(|os_error, _| os_error).unwrap_or(0)
@@ -87,7 +87,7 @@ fn settings(config: &Config) -> Result<forebay::Config, Fault> {
 /// Starts an engine.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_engine_start(config: *const Config, engine: *mut *mut Engine) -> c_int {
     run(|| {
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn fb_engine_start(config: *const Config, engine: *mut *mu
 /// Ends an engine.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_engine_close(engine: *mut Engine, report: *mut CloseReport) -> c_int {
     run(|| {
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn fb_engine_close(engine: *mut Engine, report: *mut Close
 /// Makes or changes a class.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_engine_class(
     engine: *mut Engine,
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn fb_engine_class(
 /// Reads the figures of an engine.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_engine_stats(engine: *mut Engine, stats: *mut Stats) -> c_int {
     run(|| {
@@ -209,7 +209,7 @@ fn figures(engine: &Engine, call: &str) -> Result<forebay::Stats, Fault> {
 /// Copies all figures as OpenMetrics text.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_engine_metrics(
     engine: *mut Engine,
@@ -227,10 +227,10 @@ pub unsafe extern "C" fn fb_engine_metrics(
     })
 }
 
-/// Copies a text of the engine's health.
+/// Copies the engine's health as text.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_engine_health(
     engine: *mut Engine,
@@ -278,7 +278,7 @@ fn options(open: &Open) -> Result<forebay::Open, Fault> {
 /// Opens a file.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_file_open(
     engine: *mut Engine,
@@ -325,7 +325,7 @@ unsafe fn file_of<'a>(file: *mut File, call: &str) -> Result<&'a File, Fault> {
 /// Closes a file, once its operations have ended.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_file_close(file: *mut File) -> c_int {
     run(|| {
@@ -342,7 +342,7 @@ pub unsafe extern "C" fn fb_file_close(file: *mut File) -> c_int {
 /// Returns the length of a file.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_file_len(file: *mut File, len: *mut u64) -> c_int {
     run(|| {
@@ -359,7 +359,7 @@ pub unsafe extern "C" fn fb_file_len(file: *mut File, len: *mut u64) -> c_int {
 /// Sets the length of a file.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_file_set_len(file: *mut File, len: u64) -> c_int {
     run(|| {
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn fb_file_set_len(file: *mut File, len: u64) -> c_int {
 /// Allocates space for a range.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_file_allocate(file: *mut File, offset: u64, len: u64) -> c_int {
     run(|| {
@@ -388,7 +388,7 @@ pub unsafe extern "C" fn fb_file_allocate(file: *mut File, offset: u64, len: u64
 /// Returns the alignment of direct requests.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_file_alignment(file: *mut File, memory: *mut u32, offset: *mut u32) -> c_int {
     run(|| {
@@ -409,7 +409,7 @@ pub unsafe extern "C" fn fb_file_alignment(file: *mut File, memory: *mut u32, of
 /// Returns the descriptor of a file.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_file_descriptor(file: *mut File, descriptor: *mut c_int) -> c_int {
     run(|| {
@@ -457,7 +457,7 @@ fn request(
 /// Reads, on the calling thread.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_read(
     file: *mut File,
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn fb_read(
 /// Writes, on the calling thread.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_write(
     file: *mut File,
@@ -492,10 +492,10 @@ pub unsafe extern "C" fn fb_write(
     })
 }
 
-/// Makes what was written durable, on the calling thread.
+/// Makes completed writes durable, on the calling thread.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_sync(file: *mut File, durability: u32) -> c_int {
     run(|| {
@@ -505,10 +505,10 @@ pub unsafe extern "C" fn fb_sync(file: *mut File, durability: u32) -> c_int {
     })
 }
 
-/// Carries a request out, on the calling thread.
+/// Executes a request on the calling thread.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_run(request: *const Request, bytes: *mut u64) -> c_int {
     run(|| {
@@ -522,7 +522,7 @@ pub unsafe extern "C" fn fb_run(request: *const Request, bytes: *mut u64) -> c_i
 /// Starts one operation, or a batch.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_submit(
     requests: *const Request,
@@ -615,7 +615,7 @@ unsafe fn op_of(op: *mut Op) -> Result<Arc<Op>, Fault> {
 /// Waits for an operation.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_op_wait(op: *mut Op, timeout_ns: i64, outcome: *mut Outcome) -> c_int {
     run(|| {
@@ -640,7 +640,7 @@ pub unsafe extern "C" fn fb_op_wait(op: *mut Op, timeout_ns: i64, outcome: *mut 
 /// Returns the outcome of one request of a batch.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_op_part(op: *mut Op, index: usize, outcome: *mut Outcome) -> c_int {
     run(|| {
@@ -652,10 +652,10 @@ pub unsafe extern "C" fn fb_op_part(op: *mut Op, index: usize, outcome: *mut Out
     })
 }
 
-/// Gives an operation up.
+/// Cancels an operation that has no result yet.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_op_cancel(op: *mut Op) -> c_int {
     run(|| {
@@ -672,7 +672,7 @@ pub unsafe extern "C" fn fb_op_cancel(op: *mut Op) -> c_int {
 /// Frees the handle of an operation that has ended.
 ///
 /// # Safety
-/// As `forebay.h` has it.
+/// See `forebay.h` for the requirements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_op_free(op: *mut Op) -> c_int {
     run(|| {

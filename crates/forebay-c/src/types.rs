@@ -27,7 +27,7 @@ pub const FB_DIRECT: u32 = 0;
 pub const FB_BUFFERED: u32 = 1;
 /// Mode: through the page cache, which drops the pages after use.
 pub const FB_UNCACHED: u32 = 2;
-/// Mode: bytes that the page cache has from it, others past it.
+/// Mode: reads use the page cache for the bytes that it holds, and bypass it otherwise.
 pub const FB_ADAPTIVE: u32 = 3;
 
 /// Durability: the kernel or the device's cache has the bytes.
@@ -85,7 +85,7 @@ pub struct Open {
     pub mode: u32,
     /// Permissions of a file that is created; 0 for 0666, less the umask.
     pub permissions: u32,
-    /// Not 0: an existing file is emptied.
+    /// Nonzero to truncate an existing file.
     pub truncate: u32,
 }
 
@@ -143,11 +143,11 @@ pub struct Outcome {
     pub size: usize,
     /// A code.
     pub code: c_int,
-    /// The system's number, or 0.
+    /// The `errno`, or 0.
     pub os_error: c_int,
     /// Bytes moved.
     pub bytes: u64,
-    /// The sentence of a failure, which lives as long as the operation; null where the code is 0.
+    /// The error message, valid as long as the operation; null if the code is 0.
     pub text: *const c_char,
 }
 

@@ -218,8 +218,8 @@ impl BlockCache {
         self.blocks.get(&at).or_else(|| self.offered.get()?.window.peek(&at))
     }
 
-    /// Inserts a block, or replaces the one that is there. A block that keeps much more memory than its length is left
-    /// out: a slice of a long one.
+    /// Inserts a block, or replaces the present one. A block that pins much more memory than its length, such as a short slice of
+    /// a long block, is not inserted.
     pub fn insert(&self, owner: u64, offset: u64, block: &Block) {
         if self.admits(block) {
             self.stripe().insertions.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl BlockCache {
         }
     }
 
-    /// Inserts a block that was read if it was offered before, not long ago. Returns whether it was inserted.
+    /// Inserts a block that was read if it was offered recently. Returns whether it was inserted.
     ///
     /// For readers that gain only from blocks that are read again: blocks that are read once neither evict others nor use new
     /// memory. A block that is not inserted stays in a window of up to 64 blocks, and of a 32nd of the limit; a [`get`](Self::get)
@@ -287,9 +287,10 @@ impl BlockCache {
         false
     }
 
-    /// Inserts a block that was read if it fits without an eviction. Returns whether it was inserted. The map has room if the last
-    /// [`look_for_room`](Self::look_for_room) found some, until that is used up or a block is evicted, as each part of the map is
-    /// full at another time; and where blocks are given up. Then lent memory is filled. For `forebay-kv`.
+    /// Inserts a block that was read if it fits without an eviction. Returns whether it was inserted. The map has room if the
+    /// last [`look_for_room`](Self::look_for_room) found some, until that is used up or a block is evicted, because the parts of
+    /// the map fill up at different times. [`give_up`](Self::give_up) adds to it. Without room, lent memory is filled. For
+    /// `forebay-kv`.
     #[doc(hidden)]
     pub fn fill(&self, owner: u64, offset: u64, block: &Block) -> bool {
         if !self.admits(block) {
@@ -312,7 +313,8 @@ impl BlockCache {
             && room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Returns whether the map has room for a block in so many bytes of memory, as [`fill`](Self::fill) counts it. For `forebay-kv`.
+    /// Returns whether the map has room for a block that pins `memory_bytes`, as [`fill`](Self::fill) counts it. For
+    /// `forebay-kv`.
     #[doc(hidden)]
     pub fn has_room(&self, memory_bytes: u64) -> bool {
         self.fullness.room.load(Ordering::Relaxed) >= weight_of(memory_bytes)
@@ -324,7 +326,7 @@ impl BlockCache {
         self.part_bytes / BLOCKS_MIN
     }
 
-    /// Removes a block that is not needed any more, and leaves its room to the next [`fill`](Self::fill). For `forebay-kv`.
+    /// Removes a block that is no longer needed, and leaves its room to the next [`fill`](Self::fill). For `forebay-kv`.
     #[doc(hidden)]
     pub fn give_up(&self, owner: u64, offset: u64) {
         if let Some((_, block)) = self.blocks.remove(&At { owner, offset }) {
@@ -344,8 +346,8 @@ impl BlockCache {
         self.fullness.room.store(room, Ordering::Relaxed);
     }
 
-    /// Notes that a block was read which the caller has no [`Block`] of, as an [`offer`](Self::offer) of it would. Returns
-    /// whether it was offered or noted before, not long ago: then a read of the block that offers it will insert it. For `forebay-kv`.
+    /// Records that a block was read, like an [`offer`](Self::offer), when the caller has no [`Block`]. Returns whether it was
+    /// offered or noted recently; if so, the next offer of it inserts it. For `forebay-kv`.
     #[doc(hidden)]
     pub fn note(&self, owner: u64, offset: u64) -> bool {
         let is_wanted = self.offered().doorkeeper.note(owner, offset);

@@ -42,9 +42,8 @@ impl CacheOptions {
         CacheOptions::default()
     }
 
-    /// Sets the limit in bytes, the map's own memory included. Default: half of
-    /// [`Engine::memory_unreserved`]. The limit is reserved of the engine's I/O memory. With 0, or less than a page, nothing is kept, and
-    /// each read is one of the device.
+    /// Sets the limit in bytes, the map's own memory included. Default: half of [`Engine::memory_unreserved`]. The limit is
+    /// reserved from the engine's I/O memory. With less than a page nothing is cached, and every read goes to the device.
     pub fn bytes_max(mut self, bytes: u64) -> Self {
         self.bytes_max = Some(bytes);
         self
@@ -116,7 +115,7 @@ pub struct CacheStats {
     pub pages: BlockStats,
     /// Reads of the device for missing pages. Neighbouring pages are one read.
     pub reads: u64,
-    /// Bytes of these reads, before the end of the file cuts them.
+    /// Bytes requested by these reads; fewer are read at the end of a file.
     pub read_bytes: u64,
     /// Missing pages that another task was reading already.
     pub joined: u64,

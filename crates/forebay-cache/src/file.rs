@@ -55,11 +55,11 @@ impl CachedFile {
 
     /// Returns a read of exactly the bytes of `range`: any offset, and up to 1 GiB.
     ///
-    /// Pages in memory cost about 100 ns, on the caller's thread, without a system call. A range within one page shares
-    /// the page's memory; one over several pages is copied into a new block, unless one read brought it. Missing
-    /// pages are read with one request for all that follow each other, up to 256 KiB; a page that another task is
-    /// reading already is not read twice. After 64 hits a future returns `Pending` once, so that a task that finds
-    /// all in memory does not hold its thread.
+    /// Pages in memory cost about 100 ns, on the caller's thread, without a system call. A range within one page shares the
+    /// page's memory; a range over several pages is copied into a new block, unless a single read fetched all of it. Missing
+    /// pages are read with one request for all that follow each other, up to 256 KiB; a page that another task is reading already
+    /// is not read twice. After 64 hits a future returns `Pending` once, so that a task whose reads all hit does not hold its
+    /// thread.
     ///
     /// A block pins its page's memory for as long as the program has it, also when the page is evicted. Dropping the future cancels
     /// the read unless others wait for it.
@@ -82,7 +82,7 @@ impl CachedFile {
         Read::new(self, range, true)
     }
 
-    /// As [`read`](Self::read), of those bytes of `range` that the file has: shorter, or empty, where it ends.
+    /// Like [`read`](Self::read), but only up to the end of the file: the result may be shorter than `range`, or empty.
     ///
     /// # Errors
     /// Those of [`File::read_up_to`].
@@ -159,13 +159,13 @@ impl CachedFile {
         Write::new(&self.shared, offset, Ok(data))
     }
 
-    /// Removes all pages that have bytes of `range`: `..` for the whole file is `0..u64::MAX`. Reads in flight do not insert their
+    /// Removes all pages that overlap `range`: `..` for the whole file is `0..u64::MAX`. Reads in flight do not insert their
     /// pages; later reads are read from the device. A long range costs a pass over all pages of the cache.
     pub fn invalidate(&self, range: Range<u64>) {
         self.shared.invalidate(range);
     }
 
-    /// Returns the file itself, for all that needs no cache: its length, syncs, attributes.
+    /// Returns the underlying file, for calls that do not use the cache: its length, syncs, attributes.
     pub fn file(&self) -> &File {
         &self.shared.file
     }

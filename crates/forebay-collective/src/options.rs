@@ -11,7 +11,7 @@ const DEADLINE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The settings of a [`WriteCombiner`](crate::WriteCombiner), a [`Collective`](crate::Collective) or [`Ranks`](crate::Ranks).
 ///
-/// A number outside of its setting's range counts as the nearest one in it.
+/// A number out of range is clamped to the nearest valid number.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "give them to WriteCombiner::start, Collective::start or Ranks::meet"]
 pub struct Options {

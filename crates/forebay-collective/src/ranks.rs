@@ -87,13 +87,13 @@ use wire::Fault;
 ///
 /// **Overlaps** of two ranks' pieces fail a write. Reads may overlap.
 ///
-/// **Holes** between pieces keep their contents: pages that pieces cover in part are read first, so that the file must be open for reading
-/// too. Meanwhile rank 0 holds the file's [lock](forebay::File::try_lock) and an OFD lock (fcntl(2)) on all of it, waited for up to the
-/// deadline, against programs with locks of either kind. A lock that the program itself has on the same `File` is released by that; a POSIX
-/// lock of this process counts as another program's. The end of a direct file in the middle of a page counts as a hole. After a failure
-/// an aggregator may still write: where rank 0 does not learn of its end, the locks stay until the `File` is closed. On several hosts a
-/// file system without these locks between them refuses such a write; a system without OFD locks has the first one alone. No other
-/// program may change the file's length during a write.
+/// **Holes** between pieces keep their contents: pages that pieces cover in part are read first, so that the file must be open
+/// for reading too. Meanwhile rank 0 holds the file's [lock](forebay::File::try_lock) and an OFD lock (fcntl(2)) on all of it,
+/// waited for up to the deadline, against programs with locks of either kind. A lock that the program itself has on the same
+/// `File` is released by that; a POSIX lock of this process counts as another program's. The end of a direct file in the middle
+/// of a page counts as a hole. After a failure an aggregator may still write: where rank 0 does not learn of its end, the locks
+/// stay until the `File` is closed. On several hosts a file system without these locks between them refuses such a write; on a
+/// system without OFD locks only the first lock is taken. No other program may change the file's length during a write.
 ///
 /// **Success** means that all ranks' pieces are in the file, synced with the strongest of the ranks' durabilities on each host.
 ///

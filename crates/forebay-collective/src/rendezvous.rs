@@ -125,7 +125,8 @@ impl Rank {
         self
     }
 
-    /// Declares that the processes are on several hosts of a network. Each needs an address of IPv4, or one of IPv6 that is not link-local.
+    /// Declares that the processes are on several hosts of a network. Each needs an IPv4 address, or an IPv6 address that is not
+    /// link-local.
     pub fn across_hosts(mut self) -> Rank {
         self.is_local = false;
         self
@@ -294,7 +295,7 @@ pub struct Invitation {
 forebay::_debug_parts!(Invitation, |invitation| path: invitation.path, places: invitation.places);
 
 impl Invitation {
-    /// Publishes the invitation where the others look. It appears whole, or not at all.
+    /// Publishes the invitation for the other ranks, atomically.
     ///
     /// # Errors
     /// The directory cannot be written.

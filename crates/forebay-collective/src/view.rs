@@ -9,8 +9,8 @@ use forebay::{Error, ErrorKind, Result};
 /// The furthest end of a view. A file cannot be longer than 2^63 bytes, and a write is padded to whole pages.
 const END_MAX: u64 = (i64::MAX as u64) - (1 << 32);
 
-/// The bytes of a file that one rank has, as pieces in the order of the file: MPI's file view. The rank's buffer contains the bytes
-/// of the pieces contiguously.
+/// One rank's bytes of a file, as pieces in file order: MPI's file view. The rank's buffer contains the bytes of the pieces
+/// contiguously.
 ///
 /// ```
 /// # use forebay_collective::View;

@@ -65,8 +65,8 @@ const DEPTH_DEFAULT: usize = 32;
 /// lost. The exception is [`ErrorKind::ArenaExhausted`]: nothing is lost then, and the call can be made
 /// again.
 ///
-/// **Dropping** the future of a write may leave a first part of it written. Dropping that of a flush only
-/// leaves it to the next one. The task ends with the last handle; bytes not flushed by then are dropped.
+/// **Dropping** the future of a write may leave a first part of it written. Dropping the future of a flush leaves its work to the
+/// next flush. The task ends with the last handle; bytes not flushed by then are dropped.
 #[derive(Clone)]
 #[must_use = "what is still in memory is written by flush()"]
 pub struct WriteCombiner {

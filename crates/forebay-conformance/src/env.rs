@@ -13,7 +13,7 @@ use forebay::{Config, Engine, Error, File, Open, Pending, Result, Waitable};
 
 use crate::storage::{Namespace, Storage};
 
-/// The environment of a case: an engine, a fresh directory or an NVMe namespace, and ways to more of both.
+/// The environment of a case: an engine, a fresh directory or an NVMe namespace, and methods that make more of both.
 ///
 /// ```
 /// use forebay::Config;
@@ -112,8 +112,7 @@ impl Env {
         Engine::start(change(self.config.clone()))
     }
 
-    /// Runs `future` to its end on another thread than the caller's, which no shard runs on; in a simulated
-    /// world, in another task of the program.
+    /// Runs `future` to completion on another thread, which runs no shard; in a simulated world, in another task of the program.
     ///
     /// # Errors
     /// [`ErrorKind::TaskPanicked`](forebay::ErrorKind::TaskPanicked) when it panicked; the system's error when

@@ -37,7 +37,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// An invocation of the program, by its command line.
+/// The command that a command line asks for.
 #[derive(Clone, Debug)]
 pub enum Invocation {
     /// To serve with these settings.
@@ -176,8 +176,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Parses a command line, its program's name included, and variables of the environment, of which those that start with `ETCD_`
-    /// count. The command line overrides the environment, and both are ignored with `--config-file`, which is read.
+    /// Parses a command line, including the program's name, and the environment variables that start with `ETCD_`. The command
+    /// line overrides the environment; with `--config-file` the file is read and both are ignored.
     ///
     /// # Errors
     /// The first setting that cannot be used.

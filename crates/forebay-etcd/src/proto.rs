@@ -27,14 +27,14 @@ pub mod v3electionpb {
     tonic::include_proto!("v3electionpb");
 }
 
-/// Whether a server serves.
+/// gRPC's health service.
 pub mod health {
     tonic::include_proto!("grpc.health.v1");
 }
 
-/// What members say to each other, and what their log holds.
+/// Messages between members, and the entries of their log.
 pub mod forebay {
-    /// Of this server alone.
+    /// Messages of this server that etcd does not have.
     pub mod etcd {
         tonic::include_proto!("forebay.etcd");
     }

@@ -36,7 +36,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// That of a timer which nothing waits for: see [`keep_timer`]. Deadlines of requests are later.
 const TIMER_PERIOD: Duration = Duration::from_secs(1);
 
-/// Where a server listens, with the ports that were bound.
+/// The addresses that a server listens on, with the bound ports.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     /// For clients: gRPC and HTTP.
@@ -47,8 +47,8 @@ pub struct Addresses {
     pub metrics: Vec<SocketAddr>,
 }
 
-/// A running server: a member of a cluster with its listeners. End it with [`Server::shutdown`]. One that is dropped ends as a process
-/// does that is killed: its ports, threads and files are free soon after.
+/// A running server: a member of a cluster with its listeners. End it with [`Server::shutdown`]. A dropped server ends like a
+/// killed process: its ports, threads and files are free soon after.
 pub struct Server {
     node: Node,
     addresses: Addresses,
@@ -77,7 +77,7 @@ impl Server {
     /// leader is elected.
     ///
     /// # Errors
-    /// What stands in the way, as a sentence: a port in use, a data directory of another member, a file that cannot be read.
+    /// The obstacle, as a sentence: a port in use, the data directory of another member, a file that cannot be read.
     pub async fn start(config: Config) -> Result<Server, StartError> {
         let suites = &config.cipher_suites;
         let client_tls = tls::server(&config.client_tls, config.tls_versions, suites)?;
@@ -193,7 +193,7 @@ impl Server {
         })
     }
 
-    /// Returns where the server listens.
+    /// Returns the addresses that the server listens on.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
@@ -208,7 +208,7 @@ impl Server {
         self.node.cluster_id()
     }
 
-    /// Waits until the cluster has a leader, and knows this member's name and where clients reach it.
+    /// Waits until the cluster has a leader, and knows this member's name and client addresses.
     pub async fn ready(&self) {
         self.node.published().await;
     }

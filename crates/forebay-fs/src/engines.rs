@@ -73,7 +73,7 @@ pub fn engine() -> io::Result<Engine> {
     Ok(process.engine.get_or_init(|| engine).clone())
 }
 
-/// Has `engine` in the place of the process's for the files that this thread opens, until the returned value is dropped. With the
+/// Uses `engine` instead of the process's engine for files that this thread opens, until the returned guard is dropped. With the
 /// engine of a simulated world all names are that world's.
 ///
 /// # Panics
@@ -111,8 +111,8 @@ impl Drop for EngineScope {
     }
 }
 
-/// Runs `future` with `engine` in the place of the process's, whichever threads poll it. Tasks that it spawns are outside of the
-/// scope.
+/// Runs `future` with `engine` instead of the process's engine, on whichever threads it is polled. Tasks that it spawns are
+/// outside of the scope.
 ///
 /// ```
 /// # #[tokio::main]

@@ -138,7 +138,7 @@ impl File {
         OpenOptions::new()
     }
 
-    /// Makes a file of the standard library's. Both cursors are the same where the file is duplicated.
+    /// Converts a file of the standard library. Duplicates of the file share its cursor.
     pub fn from_std(std: StdFile) -> File {
         File::of(Handle::Here(Arc::new(Descriptor::new(std, Mode::Buffered, engines::scope()))))
     }
@@ -156,7 +156,7 @@ impl File {
         File { handle, inner: Mutex::new(inner), max_buf_size: BUFFER_BYTES_MAX }
     }
 
-    /// Makes what was written durable, with all metadata, after the operation in flight.
+    /// Makes completed writes and all metadata durable, after the operation in flight.
     ///
     /// # Errors
     /// Those of fsync(2). The next write or flush returns the error of accepted bytes.
@@ -164,7 +164,7 @@ impl File {
         self.sync(Durability::All).await
     }
 
-    /// Makes what was written durable, with the metadata that is needed to read it.
+    /// Makes completed writes durable, with the metadata needed to read them.
     ///
     /// # Errors
     /// As [`sync_all`](File::sync_all).

@@ -134,7 +134,7 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     call(move || std::fs::read(path), move |engine| simulated::read(engine, own)).await
 }
 
-/// Returns where a symbolic link leads.
+/// Returns the target of a symbolic link.
 ///
 /// # Errors
 /// Those of readlink(2); [`Unsupported`](io::ErrorKind::Unsupported) in a simulated world.
@@ -143,7 +143,7 @@ pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
     call_here("symbolic links", move || std::fs::read_link(path)).await
 }
 
-/// Returns the contents of a file that is text.
+/// Returns the contents of a text file.
 ///
 /// # Errors
 /// Those of [`std::fs::read_to_string`]; [`InvalidData`](io::ErrorKind::InvalidData) where it is not UTF-8.
@@ -170,7 +170,7 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     call(move || std::fs::remove_dir(path), move |engine| engine.remove_dir(own)).await
 }
 
-/// Removes a directory and all that is in it.
+/// Removes a directory and everything in it.
 ///
 /// # Errors
 /// Those of [`std::fs::remove_dir_all`].
@@ -190,7 +190,7 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     call(move || std::fs::remove_file(path), move |engine| engine.remove_file(own)).await
 }
 
-/// Renames a file or directory, over one that exists. Not synced: for that open the directory and call
+/// Renames a file or directory, replacing an existing one. Not synced: to sync it, open the directory and call
 /// [`sync_all`](crate::File::sync_all).
 ///
 /// # Errors
@@ -219,7 +219,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::
     call_here("symbolic links", move || std::os::unix::fs::symlink(original, link)).await
 }
 
-/// Returns the metadata of a path; of a symbolic link its own.
+/// Returns the metadata of a path, without following a symbolic link.
 ///
 /// # Errors
 /// Those of lstat(2).
@@ -249,8 +249,8 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
     }
 }
 
-/// Makes a file of these contents, or replaces the contents of an existing file. It continues when the future is dropped after its
-/// first poll, and the end of the runtime waits for it.
+/// Creates a file with these contents, or replaces the contents of an existing file. It continues when the future is dropped
+/// after its first poll, and the end of the runtime waits for it.
 ///
 /// # Errors
 /// Those of [`std::fs::write`].

@@ -106,9 +106,9 @@ impl OpenOptions {
     }
 
     /// Sets whether bytes bypass the page cache. Reads may start and end anywhere; writes are whole blocks of the device, at
-    /// multiples of its blocks. The open fails where the file system has no direct I/O, and with [`append`](OpenOptions::append); it
-    /// leaves no file of [`create_new`](OpenOptions::create_new) then.
-    /// Of this and [`adaptive`](OpenOptions::adaptive) the one that is set last counts.
+    /// multiples of its blocks. The open fails where the file system has no direct I/O, and with [`append`](OpenOptions::append); a
+    /// file of [`create_new`](OpenOptions::create_new) is removed then. Of this and [`adaptive`](OpenOptions::adaptive), the last one
+    /// set applies.
     pub fn direct(&mut self, direct: bool) -> &mut OpenOptions {
         self.set_mode(Mode::Direct, direct);
         self
@@ -116,7 +116,7 @@ impl OpenOptions {
 
     /// Sets whether reads use the page cache for the bytes that it has, and bypass it for the rest; see [Which
     /// mode](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#modes). Writes are as with
-    /// [`direct`](OpenOptions::direct). Where the file system has no direct I/O the file is as any other.
+    /// [`direct`](OpenOptions::direct). On a file system without direct I/O it has no effect.
     pub fn adaptive(&mut self, adaptive: bool) -> &mut OpenOptions {
         self.set_mode(Mode::Adaptive, adaptive);
         self

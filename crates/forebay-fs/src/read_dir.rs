@@ -131,7 +131,7 @@ impl std::panic::UnwindSafe for DirEntry {}
 impl std::panic::RefUnwindSafe for DirEntry {}
 
 impl DirEntry {
-    /// Returns the path: that of the directory as it was given, and the name.
+    /// Returns the path: that of the directory as it was opened, joined with the name.
     pub fn path(&self) -> PathBuf {
         match &self.origin {
             EntryOrigin::Here(std) => std.path(),
@@ -147,7 +147,7 @@ impl DirEntry {
         }
     }
 
-    /// Returns the metadata of the entry; of a symbolic link its own.
+    /// Returns the metadata of the entry, without following a symbolic link.
     ///
     /// # Errors
     /// Those of lstat(2).
@@ -165,7 +165,7 @@ impl DirEntry {
     /// Returns the type of the entry.
     ///
     /// # Errors
-    /// Those of lstat(2), where the directory does not say.
+    /// Those of lstat(2), if the file system does not store types in directories.
     pub async fn file_type(&self) -> io::Result<FileType> {
         match (self.file_type, &self.origin) {
             (Some(file_type), _) => Ok(file_type),

@@ -12,8 +12,7 @@ use std::cmp::Ordering;
 use crate::layout as at;
 use crate::program::{Next, Program, Scratch};
 
-/// The code of a [`TableDescent`] that fails: a node is not the one that belongs there, or a place in it
-/// cannot be right.
+/// The code of a [`TableDescent`] that fails: a node is not the expected one, or a position in it is invalid.
 pub const TABLE_DAMAGED: u32 = at::TABLE_DAMAGED as u32;
 /// The code of a [`TableDescent`] that ends because the next node has more than one unit.
 pub const TABLE_LARGER: u32 = at::TABLE_LARGER as u32;

@@ -5,7 +5,7 @@
 use crate::layout as at;
 use crate::program::{Next, Positions, Program, Scratch};
 
-/// The code of a tree's program that fails: a page is not the node that belongs there.
+/// The code of a tree's program that fails: a page is not the expected node.
 pub const TREE_DAMAGED: u32 = at::TREE_DAMAGED as u32;
 
 /// One lookup, from a node down to a leaf's value.

@@ -21,9 +21,9 @@ use crate::worker::{Outcome, WalkFailure};
 
 /// Walks of one program on one file, inside the kernel where that is possible.
 ///
-/// The engine is chosen once, at the open; [`engine`](Self::engine) returns it, [`why`](Self::why) the reason. Results are the same
-/// on all engines. When an engine breaks, walks continue in the reactor, those in flight from their start, and
-/// [`stats`](Self::stats) counts them. [`why`](Self::why) and [`Engine::health`] then say what broke.
+/// The engine is chosen once, at the open; [`engine`](Self::engine) returns it, [`why`](Self::why) the reason. Results are the
+/// same on all engines. When an engine breaks, walks continue in the reactor, those in flight from their start, and
+/// [`stats`](Self::stats) counts them. [`why`](Self::why) and [`Engine::health`] then report the failure.
 pub struct KernelWalk<P: Program> {
     program: Arc<P>,
     file: File,
@@ -45,7 +45,7 @@ impl<P: Program> KernelWalk<P> {
     /// Where that is the reactor, [`Engine::health`] has the reason as well, under `"kernel walks"`.
     ///
     /// # Errors
-    /// The program's pages cannot be right.
+    /// The program's page size is invalid.
     pub fn open(engine: &Engine, file: &File, program: P) -> Result<KernelWalk<P>> {
         KernelWalk::open_with(engine, file, program, Options::new())
     }
@@ -53,8 +53,7 @@ impl<P: Program> KernelWalk<P> {
     /// Opens walks like `open`, with choices.
     ///
     /// # Errors
-    /// The program's pages cannot be right, or the engine that the caller requested does not work here
-    /// ([`Error::Unavailable`]).
+    /// The program's page size is invalid, or the requested engine does not work here ([`Error::Unavailable`]).
     pub fn open_with(engine: &Engine, file: &File, program: P, options: Options) -> Result<KernelWalk<P>> {
         choice::check(&program, file)?;
         let program = Arc::new(program);
@@ -75,8 +74,8 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// Returns the reason for the engine: a sentence without its full stop. It is that of the time of opening, or says
-    /// why the engine that was chosen then broke.
+    /// Returns the reason for the choice of the engine: a sentence without its full stop. It is determined at the open; after an
+    /// engine broke, it is the reason for that.
     pub fn why(&self) -> &str {
         self.counts.broken.why().unwrap_or(&self.why)
     }

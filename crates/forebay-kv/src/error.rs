@@ -7,8 +7,7 @@ use std::sync::Arc;
 /// The result of an operation on a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a store failed. Cheap to clone, because one cause may be the result of many waiting
-/// calls.
+/// The error of an operation on a store. Cheap to clone, because one cause may fail many waiting calls.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 

@@ -126,7 +126,7 @@ impl Options {
         self
     }
 
-    /// For this crate's own tests: walks in the kernel even where the cache is worth filling.
+    /// For this crate's own tests: uses kernel walks even where filling the cache would pay off.
     #[cfg(all(feature = "kernel", feature = "_mutants"))]
     #[doc(hidden)]
     pub fn kernel_walk_again(mut self) -> Options {
@@ -252,10 +252,11 @@ impl Options {
         self
     }
 
-    /// Sets whether the store is opened to be read alone. Nothing in its directory is created, changed or removed, so it may lie on
-    /// a file system that is mounted read-only, or belong to another user. Records of the log that are in no table are read into
-    /// memory. Any number of readers may have a store open; with a writer it is one or the other, and each refusal
-    /// ([`Locked`](crate::ErrorKind::Locked)) names the processes. A copy of a store without the files `wal.lock` is read without locks.
+    /// Sets whether the store is opened read-only. Nothing in its directory is created, changed or removed, so it may lie on a
+    /// file system that is mounted read-only, or belong to another user. Records of the log that are in no table are read into
+    /// memory. Any number of readers may have a store open, but not together with a writer; each refusal
+    /// ([`Locked`](crate::ErrorKind::Locked)) names the processes. A copy of a store without the files `wal.lock` is read without
+    /// locks.
     ///
     /// Reads, snapshots, ranges and [`Store::verify`](crate::Store::verify) work as usual; calls that change the store fail with
     /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). A damaged store is refused as by an open that writes. After a crash the

@@ -38,7 +38,7 @@ const FILE_BYTES: u64 = 2 << 30;
 const FILE_BYTES_QUICK: u64 = 256 << 20;
 const FILE_BYTES_MIN: u64 = 8 << 20;
 
-/// What can be chosen.
+/// The settings of a calibration.
 #[derive(Debug, Clone, Args)]
 pub struct CalibrateOptions {
     /// Seconds of each load, of which there are about 14 [default: 1, with --quick 0.2]

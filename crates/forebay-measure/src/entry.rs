@@ -66,7 +66,7 @@ impl Entry {
         Values::new(self.0.spec().options, matches, length)
     }
 
-    /// Checks that its own files fit at the target.
+    /// Checks that the experiment's own files fit at the target.
     ///
     /// # Errors
     /// [`Failure::Unsuitable`]: the space is too small. [`Failure::Path`]: it needs a directory, and the target is something else.

@@ -255,7 +255,7 @@ pub struct Place {
     pub file_system: String,
     /// The `stat` file of the block device below, if any.
     pub device_stat: Option<PathBuf>,
-    /// Gates that concern all rows, as of now: tables have those after the run.
+    /// Gates for all rows, checked before the run; a table has those checked after it.
     pub conditions: Vec<Condition>,
 }
 
@@ -358,7 +358,7 @@ pub struct Outcome {
     pub operations: u64,
     /// Bytes of these operations.
     pub bytes: u64,
-    /// Metrics of the experiment's own.
+    /// Metrics of this experiment alone.
     #[serde(default)]
     pub figures: Metrics,
     /// Standard metrics that this sample does not have.
@@ -415,7 +415,7 @@ impl Outcome {
         Self { seconds, ..Self::default() }
     }
 
-    /// Sets a metric of the experiment's own.
+    /// Sets a metric of this experiment alone.
     pub fn figure(mut self, name: &str, value: impl Into<Option<f64>>) -> Self {
         if let Some(value) = value.into() {
             self.figures.set(name, value);
@@ -489,7 +489,7 @@ impl Outcome {
     }
 }
 
-/// Returns the state of the cache in which a sample starts, of files that were evicted before, or could not be.
+/// Returns the state of the cache at the start of a sample, whose files were evicted before (`is_cold`) or could not be.
 pub fn cache_of(way: &Way, is_cold: bool) -> CacheState {
     match (way.cached, is_cold) {
         (false, _) => CacheState::Direct,

@@ -78,7 +78,7 @@ impl Kind {
         self.merged.map_or_else(|| self.parts[0].about(), |(_, about)| about)
     }
 
-    /// Returns its parts; one, where it has no others.
+    /// Returns its parts, at least one.
     pub fn parts(self) -> &'static [Entry] {
         self.parts
     }
@@ -131,7 +131,8 @@ pub fn part(name: &str) -> Option<Entry> {
     parts().find(|part| part.name() == name).copied()
 }
 
-/// Returns the parts whose name is not their experiment's. Each is an experiment, too, which no list has: it was one before.
+/// Returns the parts whose name differs from their experiment's. Each can also be run as an experiment that no list shows, as in
+/// earlier versions.
 pub fn unlisted() -> impl Iterator<Item = Kind> {
     let is_listed = |part: &Entry| ALL.iter().any(|kind| kind.name() == part.name());
     parts().filter(move |part| !is_listed(part)).map(|part| alone(std::slice::from_ref(part)))

@@ -15,7 +15,7 @@ pub fn print(text: &str) -> io::Result<()> {
     print_raw(&escaped(text, &OF_TEXTS))
 }
 
-/// Prints as [`print()`] does a text that controls the terminal.
+/// Prints a text that controls the terminal, otherwise like [`print()`].
 ///
 /// # Errors
 /// As for [`print()`].
@@ -27,8 +27,8 @@ pub fn print_raw(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes to standard error, control characters of names escaped. It may be closed: a load, or a file to be written, matters
-/// more than messages about it. `eprintln!` would panic then.
+/// Writes to standard error, control characters of names escaped. A closed standard error, on which `eprintln!` panics, is
+/// ignored: the work matters more than messages about it.
 pub fn stderr_text(text: &str) {
     // No other place can report this.
     let _ = io::stderr().lock().write_all(escaped(text, &OF_TEXTS).as_bytes());

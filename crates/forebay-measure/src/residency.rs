@@ -84,8 +84,7 @@ fn count_resident(file: &File, offset: u64, bytes: usize, page_bytes: usize) -> 
     Ok(map.iter().filter(|page| **page & 1 == 1).count())
 }
 
-/// Requests the kernel to drop the clean pages of `file`. It may keep some, so check
-/// [`resident_bytes`] afterwards.
+/// Asks the kernel to drop the clean pages of `file`. It may keep some, so check [`resident_bytes`] afterwards.
 ///
 /// # Errors
 /// Fails with the error of fadvise.

@@ -229,7 +229,7 @@ pub(super) fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyho
     }
 }
 
-/// Writes the first `bytes` bytes past the page cache, and flushes them. `fill` makes the bytes at an offset.
+/// Writes the first `bytes` bytes past the page cache, and flushes them. `fill` writes the bytes of an offset into a buffer.
 ///
 /// # Errors
 /// Errors of the system.

@@ -11,7 +11,7 @@ use crate::locks::PATIENCE;
 use crate::store::{ForebayStore, StoreState};
 
 impl ForebayStore {
-    /// Removes the staged files that nothing was written to for `age`, by the clock of the file system: those of puts and uploads whose
+    /// Removes staged files that were not written to for `age`, by the clock of the file system: those of puts and uploads whose
     /// processes were killed. Returns their number.
     ///
     /// An upload in progress that has received no part for this long, in any process, fails when it is completed; a day is a good
@@ -19,8 +19,8 @@ impl ForebayStore {
     /// of an object with another name stays until it is the object's last name. Symbolic links are not followed.
     ///
     /// # Errors
-    /// The first one of a directory or file, when all the others were looked at. [`ErrorKind::Locked`] while another process
-    /// does the same.
+    /// The first error of a directory or file, after all others were tried. [`ErrorKind::Locked`] while another process does the
+    /// same.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

@@ -58,7 +58,7 @@ impl ForebayStoreBuilder {
         ForebayStoreBuilder { engine: engine.clone(), root: root.to_path_buf(), settings }
     }
 
-    /// Sets the path of the bytes of reads. Default: [`Mode::Adaptive`].
+    /// Sets the I/O mode of reads. Default: [`Mode::Adaptive`].
     pub fn read_mode(mut self, mode: Mode) -> Self {
         self.settings.read_mode = mode;
         self
@@ -66,9 +66,9 @@ impl ForebayStoreBuilder {
 
     /// Sets the durability of puts, copies and renames when they return. Default: [`Durability::Data`].
     ///
-    /// With it an object, its name, and the directories that were made for it survive a power failure: the object is there whole or not
-    /// at all, and of one that was replaced the old or the new one. With [`Durability::None`] an object may be missing, empty or torn
-    /// afterwards. [`Durability::All`] syncs the other metadata of the object as well. Deletions are never durable.
+    /// With it an object, its name, and the directories that were made for it survive a power failure: the object is whole or
+    /// absent, and a replaced object is either the old or the new one. With [`Durability::None`] an object may be missing, empty
+    /// or torn afterwards. [`Durability::All`] syncs the other metadata of the object as well. Deletions are never durable.
     pub fn put_durability(mut self, durability: Durability) -> Self {
         self.settings.put_durability = durability;
         self

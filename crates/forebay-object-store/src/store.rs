@@ -24,15 +24,15 @@ const UPLOADS_PART: usize = 2;
 ///
 /// Clones share the store. Any executor will do; no call blocks its thread, or needs a thread of the runtime's blocking pool.
 ///
-/// - **`get_ranges`** is one batch: ranges are sorted, merged over small gaps, and all in flight together. Apart from its own bytes
-///   a result keeps at most 4 KiB from other use, or three times as much if it has up to 8 KiB.
+/// - **`get_ranges`** is one batch: ranges are sorted, merged over small gaps, and all in flight together. In addition to its own
+///   bytes a result pins at most 4 KiB, or, up to 8 KiB long, three times its length.
 /// - **`get_opts`** returns a stream: one chunk up to 8 MiB, else a scan with four reads of 1 MiB ahead.
-/// - **A file that was replaced** is seen by the next read, even if another process replaced it: names are looked up for each read
-///   (1 to 2 us), only the open is spared. A stream continues with its initial file, or fails if that was changed and its
-///   descriptor given to other calls.
+/// - **A file that was replaced** is seen by the next read, even if another process replaced it: each read looks the name up (1
+///   to 2 us), and saves only the open. A stream continues with its initial file, or fails if that was changed and its descriptor
+///   given to other calls.
 /// - **Updates** (`PutMode::Update`): of all calls with the same tag one succeeds, across processes, if all have opened the store
-///   with the same root. Every change of a name holds a lock of it; behind a process that is stopped with the lock, changes fail
-///   after 10 seconds.
+///   with the same root. Every change of a name holds its lock; while a stopped process holds that lock, changes fail after 10
+///   seconds.
 /// - **Changes run to completion**: a change whose future is dropped after its first poll continues as a task of the engine, so
 ///   that no staged file is left. Dropping a `MultipartUpload` removes its staged file.
 ///
@@ -161,7 +161,7 @@ impl ForebayStore {
         self.class.unwrap_or_else(shard::class)
     }
 
-    /// Returns the directory that the store's objects are below.
+    /// Returns the root directory of the store's objects.
     pub fn root(&self) -> &Path {
         &self.shared.root
     }

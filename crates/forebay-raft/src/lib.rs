@@ -65,9 +65,9 @@ const COMMITS_MAX: u64 = 1 << 20;
 /// of `openraft::Config::default()`.
 ///
 /// With that setting on, which is openraft's default, a node that led before it was started again leads immediately, without an
-/// election. It must know then what it had committed, and it does not: [`RaftStore`] flushes nothing when it applies an entry, and
-/// [`RaftLog`] writes the committed log id with the next append. Its linearizable reads are stale until it has learned it. It also
-/// gives the log ids of entries that it had sent, but that were not durable here yet, to other entries, and nodes diverge.
+/// election. It must know then what it had committed, and it does not: [`RaftStore`] flushes nothing when it applies an entry,
+/// and [`RaftLog`] writes the committed log id with the next append. Its linearizable reads are stale until it has learned it. It
+/// also reuses the log ids of entries that it had sent before they were durable here, and nodes diverge.
 ///
 /// `state_machine_channel_size` is the number of commits that may wait for the state machine, which may wait for memory
 /// ([`until_memory`]). With more of them the node does not vote, appends nothing, and does not end; openraft's default is 1,024,

@@ -85,8 +85,8 @@ struct State<C: RaftTypeConfig> {
 impl<C: RaftTypeConfig> RaftLog<C> {
     /// Opens the log in a directory, which is made if it does not exist, and returns it with all that was durable.
     ///
-    /// Entries whose append was not acknowledged may be there too, without a gap. What a crash left of a purge is
-    /// completed. Reads the log's segments once.
+    /// Entries whose append was not acknowledged may be there too, without a gap. A purge that a crash interrupted is completed.
+    /// Reads the log's segments once.
     ///
     /// # Errors
     /// - [`ErrorKind::Foreign`] for a directory with a log that is not a Raft log, or has a later version.

@@ -11,9 +11,10 @@ use openraft::type_config::TypeConfigExt;
 const WAIT: Duration = Duration::from_millis(1);
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Repeats a call of the store for as long as it fails with [`MemoryBudget`](ErrorKind::MemoryBudget): values, snapshots and ranges
-/// that the program keeps for its clients have used up the store's memory. Read in [`Apply::apply`](crate::Apply::apply) and
-/// [`Apply::prepare`](crate::Apply::prepare) through it, as their errors end the node, and memory will become free.
+/// Repeats a call of the store for as long as it fails with [`MemoryBudget`](ErrorKind::MemoryBudget): values, snapshots and
+/// ranges that the program keeps for its clients have used up the store's memory. Use it for reads in
+/// [`Apply::apply`](crate::Apply::apply) and [`Apply::prepare`](crate::Apply::prepare): their errors end the node, although
+/// memory will become free.
 ///
 /// It waits a millisecond at first and a tenth of a second at most. Meanwhile no entry is applied; the node votes and replicates as
 /// before, up to the 1,048,576 commits of [`config`](crate::config).

@@ -28,8 +28,8 @@ impl LogOptions {
         }
     }
 
-    /// Sets the length of a segment file in bytes, a multiple of 4,096 from 64 KiB to 1 GiB. A purge gives whole segments
-    /// back, to be used again. An entry must fit into a segment. Default: 64 MiB.
+    /// Sets the length of a segment file in bytes, a multiple of 4,096 from 64 KiB to 1 GiB. A purge frees whole segments for
+    /// reuse. An entry must fit into a segment. Default: 64 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> LogOptions {
         self.segment_bytes = bytes;
         self
@@ -49,8 +49,8 @@ impl LogOptions {
         self
     }
 
-    /// Sets the most bytes of entries that one read of a stream, or of openraft's limited read, decodes together; one entry at
-    /// least. Default: 1 MiB.
+    /// Sets the most bytes of entries that one read of a stream, or of openraft's limited read, decodes at a time; always at
+    /// least one entry. Default: 1 MiB.
     pub fn read_bytes_max(mut self, bytes: usize) -> LogOptions {
         self.read_bytes_max = bytes;
         self

@@ -32,7 +32,7 @@ pub(crate) struct HeldDirectory {
 
 /// A snapshot of a [`RaftStore`](crate::RaftStore): the files of a checkpoint. openraft's `SnapshotData`.
 ///
-/// It is a handle that is cheap to clone. The files stay as they are while one lives, also after a newer snapshot was built.
+/// It is a handle that is cheap to clone. The files stay unchanged while a handle lives, even after a newer snapshot was built.
 /// [`reader`](RaftSnapshot::reader) gives its parts, to be sent to another node, and
 /// [`RaftStore::receive_snapshot`](crate::RaftStore::receive_snapshot) receives them there.
 #[derive(Clone)]
@@ -224,8 +224,8 @@ async fn read(open: Option<Shared<Pending<File>>>, name: String, range: Range<u6
 /// Receives the parts of a snapshot that another node sends; see
 /// [`RaftStore::receive_snapshot`](crate::RaftStore::receive_snapshot).
 ///
-/// Dropped before [`finish`](SnapshotReceiver::finish) it has received nothing, and its files are removed with the next
-/// snapshot or the next open.
+/// A receiver dropped before [`finish`](SnapshotReceiver::finish) has no effect; its files are removed with the next snapshot or
+/// the next open.
 #[derive(Debug)]
 pub struct SnapshotReceiver {
     engine: Engine,
@@ -272,7 +272,7 @@ impl SnapshotReceiver {
     ///
     /// # Errors
     /// [`ErrorKind::BadSnapshot`] for a part out of its order, or of a file outside of the snapshot, and if files are missing at
-    /// the end; the system's. The receiver is of no use after an error.
+    /// the end; the system's. The receiver cannot be used after an error.
     pub async fn write(&mut self, part: &SnapshotPart) -> Result<()> {
         match part {
             _ if self.is_whole => Err(self.bad("there is a part after the last one".to_owned())),
@@ -349,7 +349,7 @@ impl SnapshotReceiver {
     /// error of this call to the sender: openraft ends the node for one of the install.
     ///
     /// # Errors
-    /// [`ErrorKind::BadSnapshot`] if the last part was not there, or something is damaged; the system's.
+    /// [`ErrorKind::BadSnapshot`] if the last part is missing, or something is damaged; the system's.
     pub async fn finish(self) -> Result<RaftSnapshot> {
         if !self.is_whole {
             return Err(self.bad("its last part is missing".to_owned()));

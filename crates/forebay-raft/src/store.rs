@@ -126,8 +126,8 @@ fn number_of(name: &str) -> Option<u64> {
 impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     /// Opens the state machine in a directory, which is made if it does not exist. `options` are those of the store in it.
     ///
-    /// What a crash left of snapshots that were built, received or installed is removed. The state is as of the last flush
-    /// before the crash, and openraft applies the later entries again.
+    /// Leftovers of snapshots that a crash interrupted, while they were built, received or installed, are removed. The state is
+    /// as of the last flush before the crash, and openraft applies the later entries again.
     ///
     /// # Errors
     /// - [`ErrorKind::Foreign`] if the directory holds something else.
@@ -145,7 +145,8 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
 
     /// Opens the state machine of a node whose state cannot be opened, as its tables are damaged
     /// ([`Error::is_damage`](crate::Error::is_damage)): with an empty state in its place, until [`repair`](RaftStore::repair)
-    /// brings another node's. Read nothing of it. openraft votes and appends meanwhile; entries are counted, and change nothing.
+    /// brings another node's state. Do not read it. openraft votes and appends meanwhile; entries are counted, and change
+    /// nothing.
     ///
     /// The damaged state stays on the disk until then, and the next open finds it.
     ///
@@ -229,8 +230,8 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     /// Returns the program's keyspaces, in the order of [`Apply::keyspaces`], to read from: they have all entries applied so
     /// far.
     ///
-    /// An installed snapshot replaces them: calls on the former ones fail with [`Closed`](forebay_kv::ErrorKind::Closed), from a
-    /// moment before the new keyspaces exist. So call this for each request, and if a read fails with `Closed`, call
+    /// An installed snapshot replaces them: calls on the former keyspaces fail with [`Closed`](forebay_kv::ErrorKind::Closed),
+    /// from a moment before the new keyspaces exist. So call this for each request, and if a read fails with `Closed`, call
     /// [`is_replaced`](RaftStore::is_replaced) before a retry.
     pub fn keyspaces(&self) -> Arc<[Keyspace]> {
         self.inner.lock().state.keyspaces.clone()
@@ -270,16 +271,16 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         SnapshotReceiver::new(&self.inner.engine, held).await
     }
 
-    /// Replaces the state by another node's, with log and vote as they are. No entry is applied from before `receive` is called until
-    /// the new state is there; those that it has are not applied again, and their clients get no response.
+    /// Replaces the state by another node's, with log and vote as they are. No entry is applied from before the call of `receive`
+    /// until the new state is in place. Entries in the new state are not applied again, and their clients get no response.
     ///
     /// `receive` has the log id of the last entry that was applied or counted here, and returns a snapshot that has at least this
     /// entry and whose entries are committed. `check` reads the new state before it becomes current. After an error of `check` or
     /// of the install no state is open, and the node ends; the next open finds the former state.
     ///
     /// # Errors
-    /// That of `receive`, of which nothing is left then; [`ErrorKind::BadSnapshot`] for a snapshot with fewer entries, with nothing changed
-    /// as well; [`ErrorKind::Application`] with the error of `check`; the system's.
+    /// The error of `receive`, and [`ErrorKind::BadSnapshot`] for a snapshot with fewer entries: nothing is changed then;
+    /// [`ErrorKind::Application`] with the error of `check`; the system's.
     pub async fn repair<E, R, F>(
         &self,
         receive: impl FnOnce(Option<LogIdOf<C>>) -> R,

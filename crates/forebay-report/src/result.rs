@@ -137,7 +137,7 @@ impl Experiment {
         Self { name: name.into(), method: method.into(), ..Self::default() }
     }
 
-    /// Returns it with every row that was measured and is disbelieved turned into one without figures.
+    /// Returns a copy in which rows that were measured but are implausible have no figures.
     pub fn without_implausible(&self) -> Self {
         let mut without_implausible = self.clone();
         for row in &mut without_implausible.rows {
@@ -196,7 +196,7 @@ impl Experiment {
         self.parameters.get(name).and_then(serde_json::Value::as_f64)
     }
 
-    /// Returns a parameter that is a text, or an empty one.
+    /// Returns a parameter that is a text, or an empty string.
     pub fn text(&self, name: &str) -> &str {
         self.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or_default()
     }

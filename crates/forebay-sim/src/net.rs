@@ -122,7 +122,7 @@ impl Conditions {
         }
     }
 
-    /// Returns a network that does everything a network may do: 0.1 to 5 ms, one message in 20 up to 300 ms late, 2 % lost, 2 %
+    /// Returns a network with all faults that a network may have: 0.1 to 5 ms, one message in 20 up to 300 ms late, 2 % lost, 2 %
     /// doubled; each message starts an outage of its link of up to 1 s with a chance of one in a thousand.
     pub fn hostile() -> Conditions {
         Conditions {
@@ -500,7 +500,7 @@ impl Socket {
         self.address
     }
 
-    /// Sends a message, which arrives or does not. It is on its way when this returns.
+    /// Sends a message, which may be lost. It is in transit when this returns.
     pub fn send(&self, to: Address, bytes: impl Into<Bytes>) {
         send(self.address, to, bytes.into());
     }

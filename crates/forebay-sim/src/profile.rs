@@ -223,8 +223,8 @@ impl Profile {
         self
     }
 
-    /// Changes the durations of a flush and of a write with FUA, from `time` of the world on. Of several changes that are due, the
-    /// last one that was added holds.
+    /// Changes the durations of a flush and of a write with FUA, from `time` of the world on. Of several changes that are due,
+    /// the last one added applies.
     pub fn durable_from(mut self, time: Duration, flush: Duration, fua: Duration) -> Profile {
         self.durable_from.push((ns(time), ns(flush), ns(fua)));
         self
@@ -311,8 +311,8 @@ impl Profile {
         self
     }
 
-    /// Sets whether kernel, file system and disk have [`File::write_zeros`](forebay::File::write_zeros). Default: no, it is
-    /// `EOPNOTSUPP`.
+    /// Sets whether kernel, file system and disk support [`File::write_zeros`](forebay::File::write_zeros). Default: no; the call
+    /// fails with `EOPNOTSUPP`.
     pub fn write_zeros(mut self, has: bool) -> Profile {
         self.write_zeros = has;
         self

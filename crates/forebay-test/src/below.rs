@@ -36,7 +36,7 @@ pub enum Moment {
 }
 
 impl Below {
-    /// Each of them.
+    /// All variants.
     pub const ALL: [Self; 6] = [
         Self::Works,
         Self::EngineDropped,
@@ -62,7 +62,7 @@ impl Below {
 }
 
 impl Moment {
-    /// Each of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Before, Self::During, Self::After];
 }
 

@@ -46,7 +46,7 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
 /// Runs `body` in a forked child and returns its exit code, 255 where it panics.
 ///
 /// # Panics
-/// The child hangs: its alarm ends it.
+/// If the child hangs: its alarm ends it.
 pub fn in_fork(body: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the test
     // harness's locks, and leaves by `_exit`.

@@ -15,7 +15,7 @@ pub struct Family {
     help: Option<String>,
 }
 
-/// A sample.
+/// A sample of a family.
 #[derive(Debug)]
 pub struct Sample {
     /// Its whole name.
@@ -55,7 +55,7 @@ pub fn prometheus(text: &str) -> Result<Vec<Family>, String> {
     parse(text, false)
 }
 
-/// Returns the family of a name.
+/// Returns the family with this name.
 ///
 /// # Panics
 /// If the list has no such family.

@@ -27,7 +27,7 @@ pub struct Kills<'a> {
     pub dir: &'a Path,
     /// The number of kills in an optimised build; otherwise there are half as many.
     pub count: u64,
-    /// The number where the tests are asked for little, or the machine is slow.
+    /// The number of kills in a short run or on a slow machine.
     pub least: u64,
     /// The time after which only `least` kills are made.
     pub time: Duration,
@@ -96,7 +96,7 @@ pub fn place() -> Option<(PathBuf, u64)> {
     Some((std::env::var_os(DIR)?.into(), life))
 }
 
-/// Writes one line to standard output in one call: a kill leaves nothing of it or all.
+/// Writes one line to standard output in one call: a kill never leaves a part of it.
 ///
 /// # Panics
 /// If the reader has closed the pipe.

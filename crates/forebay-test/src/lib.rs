@@ -54,8 +54,8 @@ pub fn number_from(variable: &str) -> Option<u64> {
     Some(std::env::var(variable).ok()?.parse().expect("a number"))
 }
 
-/// Returns `parts` where the tests are asked for little, which limits the seeds of worlds too (`FOREBAY_SIM_SEEDS_MAX` is set), and
-/// 1 otherwise. A test of a long table uses one row in so many.
+/// Returns `parts` in a short run (`FOREBAY_SIM_SEEDS_MAX` is set, which also limits the seeds of worlds), and 1 otherwise. A
+/// test of a long table uses one row in `parts`.
 pub fn one_in(parts: usize) -> usize {
     if std::env::var_os("FOREBAY_SIM_SEEDS_MAX").is_some() { parts } else { 1 }
 }

@@ -27,7 +27,7 @@ const WRITTEN_BYTES: u64 = 8 << 20;
 /// How long an unmount is tried: a process that was just killed may hold its disk for a moment.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Nodes' addresses and directories. Its end removes all of it.
+/// Nodes' addresses and directories, which are removed when this is dropped.
 #[derive(Debug)]
 pub struct Machines {
     dir: tempfile::TempDir,

@@ -32,7 +32,7 @@ pub trait Types: RaftTypeConfig<Term = u64, NodeId = u64> {}
 
 impl<C: RaftTypeConfig<Term = u64, NodeId = u64>> Types for C {}
 
-/// Why a state is not as it must be.
+/// A violation found in a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// It could not be read, as happens on disks that fail.

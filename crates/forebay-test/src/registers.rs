@@ -95,7 +95,8 @@ impl History {
         (replies, calls - replies)
     }
 
-    /// Looks for an order that explains what was seen of each key, in a time that grows fast with the number of changes without a reply.
+    /// Searches for a linearization of the operations of each key, in a time that grows fast with the number of changes without a
+    /// reply.
     ///
     /// # Errors
     /// The operations of the first key that is not linearizable.

@@ -36,7 +36,7 @@ pub fn ssd(seed: u64) -> Profile {
     Profile::nand().at("/disk").metadata_order(order(seed))
 }
 
-/// Returns faults that a device has although it reports none: torn, lost, reordered and slow writes.
+/// Returns faults that a device does not report: torn, lost, reordered and slow writes.
 pub fn silent_faults(draw: &mut Draw) -> Vec<Rule> {
     let mut rules = Vec::new();
     for fault in [Fault::TornWrite, Fault::LostWrite, Fault::Reorder, Fault::Slow] {
@@ -117,7 +117,7 @@ pub fn live(
     Ok(was_cut)
 }
 
-/// Returns whether one world is run and no other (`FOREBAY_SIM_SEED`). It need not show all that many worlds do.
+/// Returns whether a single world runs (`FOREBAY_SIM_SEED`), which need not show everything that many worlds show together.
 pub fn is_single() -> bool {
     std::env::var_os("FOREBAY_SIM_SEED").is_some()
 }

@@ -31,18 +31,18 @@ pub struct Report {
     pub some_wait_ns: u64,
     /// `some_wait_ns` as a share of `wall_ns`.
     pub some_wait_share: f64,
-    /// Time in which no thread surely waited and no thread ran, and at least one slept while its process had operations on files in
-    /// flight: it may have waited for them. It is not in `full_wait_ns`.
+    /// Time in which no thread ran or certainly waited, and at least one slept while its process had operations on files in
+    /// flight, for which it may have waited. Not included in `full_wait_ns`.
     pub maybe_full_wait_ns: u64,
     /// `maybe_full_wait_ns` as a share of `wall_ns`.
     pub maybe_full_wait_share: f64,
-    /// Time in which at least one thread may have waited, whatever the others did. It is not in `some_wait_ns`.
+    /// Time in which at least one thread may have waited, regardless of the others. Not included in `some_wait_ns`.
     pub maybe_some_wait_ns: u64,
     /// `maybe_some_wait_ns` as a share of `wall_ns`.
     pub maybe_some_wait_share: f64,
     /// The waits of all threads together; more than `wall_ns` when several wait together.
     pub wait_sum_ns: u64,
-    /// Only the waits that the kernel calls iowait, as `io.pressure` counts them.
+    /// The waits that the kernel counts as iowait in `io.pressure`.
     pub iowait: Pressure,
     /// The kernel's own figures of the command's cgroup, where it could have one.
     pub pressure: Option<Pressure>,
@@ -137,7 +137,7 @@ pub struct LostEvents {
     pub operations: u64,
 }
 
-/// One file.
+/// A file that the program used, with its calls and waits.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct File {
@@ -208,7 +208,7 @@ pub struct Call {
     pub durable_share: Option<f64>,
 }
 
-/// The number of calls that requested up to so many bytes (and more than half of it).
+/// A class of calls by requested size: up to `up_to_bytes`, and more than half of it.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SizeClass {

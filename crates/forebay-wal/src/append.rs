@@ -108,12 +108,12 @@ impl<'a> Append<'a> {
 
     /// Blocks the calling thread until the batch is durable, and returns the LSN of its first record.
     ///
-    /// If this thread is the only appender, as with the last appends, it writes and flushes the batch itself. With concurrent
-    /// appends the log's thread does that for all of them together.
+    /// If this thread is the only appender, as it was for the last appends, it writes and flushes the batch itself. With
+    /// concurrent appends the log's thread does that for all of them together.
     ///
     /// # Errors
-    /// Those of the call; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] in a simulated
-    /// world, where `.await` is the way.
+    /// Those of the call; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] in a simulated world: use
+    /// `.await` there.
     pub fn wait(mut self) -> Result<Lsn> {
         let shared = self.shared;
         let mut duty = Duty::default();

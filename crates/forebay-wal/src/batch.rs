@@ -6,13 +6,12 @@ use crate::error::Result;
 use crate::format::RECORD_HEADER_BYTES;
 use crate::values::ValueChange;
 
-/// Records and changes of values that go into one group: after a crash either all of them are present or no record and no change
-/// is.
+/// Records and value changes that share one group: a crash keeps all of them or nothing.
 ///
 /// [`Wal::append`](crate::Wal::append) and [`Wal::try_append`](crate::Wal::try_append) accept any `Into<Batch>`. Bytes are one
 /// record (a slice, an array, a vector), and a slice or an array of slices has a record for each: these are borrowed and need no
-/// memory. A batch of [`push`](Batch::push), [`set`](Batch::set) or an iterator owns its bytes: the records with 4 bytes each,
-/// contiguously. A reference to a batch is a batch as well, for one that is appended more than once.
+/// memory. A batch built with [`push`](Batch::push), [`set`](Batch::set) or from an iterator owns its bytes: the records are
+/// contiguous, with 4 bytes more for each. A reference to a batch converts as well, to append it more than once.
 ///
 /// ```
 /// # use forebay::{Config, Engine};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The log sequence number of a record: the first record is 1, or as [`Options::first_lsn`](crate::Options::first_lsn)
-/// says, and each further one is one more.
+/// The log sequence number of a record. The first record has 1, or [`Options::first_lsn`](crate::Options::first_lsn), and each
+/// further record one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 

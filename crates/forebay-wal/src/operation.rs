@@ -76,7 +76,7 @@ impl LogOperation {
     ///
     /// # Errors
     /// Those of the call; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
-    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` is the way.
+    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world: use `.await` there.
     pub fn wait(self) -> Result<()> {
         self.shared.engine.clone().block_on(self)?
     }

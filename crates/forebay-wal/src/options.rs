@@ -152,17 +152,17 @@ impl Options {
     /// A log with [its own thread](Self::own_thread) blocks that thread either way: [`Flush::Queued`] is a write and a flush there,
     /// the other values are one call.
     ///
-    /// Of a log on its shard with [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
-    /// worker is involved, which saves two context switches per group, but nothing else on that shard progresses meanwhile. Choose
-    /// it for a log with a dedicated [shard](Self::shard). [`Flush::WhenAlone`] does the same while the shard has nothing else in
-    /// flight, and uses [`Flush::Queued`] with other operations in flight. Choose [`Flush::Queued`] if a later operation must never
-    /// wait for a flush. `forebay doctor` measures both ways on the disk.
+    /// For a log on its shard, [`Flush::Blocking`] makes the shard's thread write each group durably in one system call. No
+    /// kernel worker is involved, which saves two context switches per group, but nothing else on that shard progresses
+    /// meanwhile. Choose it for a log with a dedicated [shard](Self::shard). [`Flush::WhenAlone`] does the same while the shard
+    /// has nothing else in flight, and uses [`Flush::Queued`] with other operations in flight. Choose [`Flush::Queued`] if a
+    /// later operation must never wait for a flush. `forebay doctor` measures both ways on the disk.
     pub fn flush(mut self, flush: Flush) -> Options {
         self.flush = Some(flush);
         self
     }
 
-    /// Sets how many groups earn one that tries the other way to become durable. Default: 1,000. For tests.
+    /// Sets after how many groups the log tries the other way to make a group durable. Default: 1,000. For tests.
     #[doc(hidden)]
     pub fn try_every(mut self, groups: u32) -> Options {
         self.try_every = groups;
@@ -190,12 +190,12 @@ impl Options {
         self
     }
 
-    /// Sets whether a thread of the log's own writes and flushes its groups. Default: yes.
+    /// Sets whether a dedicated thread writes and flushes the log's groups. Default: yes.
     ///
-    /// Then a flush waits for no task of a shard or a runtime, wherever those that append run, and its system call blocks none
-    /// of them. The rest of the log's work stays on its [shard](Self::shard). Without it a task on that shard does
-    /// everything: one change of threads less for a program whose tasks on that shard append one record at a time, and the
-    /// shard's [priority](forebay::Config::priority) holds for the log. The shard is also used in a simulated world, with
+    /// A flush then never waits for a task of a shard or a runtime, wherever appenders run, and its system call blocks no task.
+    /// The rest of the log's work stays on its [shard](Self::shard). Without it a task on that shard does everything: one change
+    /// of threads less for a program whose tasks on that shard append one record at a time, and the shard's
+    /// [priority](forebay::Config::priority) holds for the log. The shard is also used in a simulated world, with
     /// [`Config::wait_calls`](forebay::Config::wait_calls) off, with a raised priority, and if the system has no thread.
     pub fn own_thread(mut self, own_thread: bool) -> Options {
         self.own_thread = own_thread;
@@ -216,8 +216,8 @@ impl Options {
         self
     }
 
-    /// Sets whether the log is opened to be read alone. The open then creates and changes no file, and holds the log's lock
-    /// shared; the records are read from where they are. Calls that change the log fail with
+    /// Sets whether the log is opened read-only. The open then creates and changes no file, and holds the log's lock shared; the
+    /// records are read from where they are. Calls that change the log fail with
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput). Default: no. For our crates.
     #[doc(hidden)]
     pub fn read_only(mut self, read_only: bool) -> Options {

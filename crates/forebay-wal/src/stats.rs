@@ -15,7 +15,7 @@ pub struct Stats {
     pub groups: u64,
     /// The part of `groups` without records: marks, truncations, resets, values alone.
     pub control_groups: u64,
-    /// The part of `groups` that threads in `.wait()` wrote themselves, as each was the only one to append.
+    /// The part of `groups` that threads in `.wait()` wrote themselves, because each was the only appender.
     pub groups_in_wait: u64,
     /// Records that became durable.
     pub records: u64,
@@ -39,7 +39,7 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Number of segments reused.
     pub segments_recycled: u64,
-    /// Number of times that a group needed its segment before that was made.
+    /// Number of times that a group had to wait for a new segment.
     pub segment_waits: u64,
     /// Number of appends that had to wait for room; see
     /// [`Options::pending_bytes_max`](crate::Options::pending_bytes_max).

@@ -15,8 +15,8 @@ use crate::values::ValueChange;
 /// An open log: a handle that is cheap to clone and works from any thread and any executor, on shards, and in
 /// a simulated world.
 ///
-/// Appends that arrive while a group is being written become the next group: one write and one flush for all
-/// of them, without any delay to gather more. They are written by a thread of the log's own or by its task on a shard
+/// Appends that arrive while a group is being written become the next group: one write and one flush for all of them, without any
+/// delay to gather more. They are written by the log's dedicated thread or by its task on a shard
 /// ([`Options::own_thread`](crate::Options::own_thread)), or by the only thread that appends, in its `.wait()`.
 ///
 /// Its operations are futures that also have `.wait()`. They start when they are first polled. **Dropping the future of an append
@@ -79,8 +79,8 @@ impl Wal {
         &self.handle.shared
     }
 
-    /// Appends a batch and completes when all of it is durable, with the LSN of its first record. The others follow without a gap.
-    /// A crash leaves all of the batch or nothing of it.
+    /// Appends a batch and completes when all of it is durable, with the LSN of its first record. The others follow without a
+    /// gap. A crash keeps the whole batch or nothing of it.
     ///
     /// [`Batch`] lists what becomes a batch: above all bytes, which are one record. An empty record is a record. Appends that
     /// were polled one after the other get their LSNs in that order. [`queued`](Append::queued) on the future completes
@@ -157,11 +157,11 @@ impl Wal {
         PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Usual)
     }
 
-    /// As [`try_append`](Wal::try_append), for records that need LSNs and that no one waits for: they cause no write by themselves.
-    /// They are written with the next records or values that are not deferred, once a group is full of them, when an append or
-    /// [`room`](Wal::room) finds too little room, with a truncation, and at the close. A wait for one of them (the future returned,
-    /// [`sync`](Wal::sync), [`wait_durable`](Wal::wait_durable), also from before it was queued) causes the write. A crash before
-    /// that loses them, and their LSNs are assigned again. For the store.
+    /// As [`try_append`](Wal::try_append), for records that need LSNs but have no waiting caller: they cause no write by
+    /// themselves. They are written with the next records or values that are not deferred, once a group is full of them, when an
+    /// append or [`room`](Wal::room) finds too little room, with a truncation, and at the close. A wait for one of them (the
+    /// future returned, [`sync`](Wal::sync), [`wait_durable`](Wal::wait_durable), also from before it was queued) causes the
+    /// write. A crash before that loses them, and their LSNs are assigned again. For the store.
     #[doc(hidden)]
     pub fn try_append_deferred<'a>(&self, batch: impl Into<Batch<'a>>) -> Result<Option<PendingAppend>> {
         PendingAppend::begin(self.shared(), &batch.into().entries(), Attempt::Deferred)
@@ -230,8 +230,8 @@ impl Wal {
         LogOperation::change(self.shared(), None)
     }
 
-    /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are reused. A number not
-    /// above the first record's changes nothing. If a salvage gave up the record `lsn`, the log starts after that loss.
+    /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are reused. A number up to
+    /// the first record's changes nothing. If a salvage gave up the record `lsn`, the log starts after that loss.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -304,10 +304,11 @@ impl Wal {
     /// Sets a small value next to the records: it is durable with the next group, and each open returns the newest durable value
     /// ([`value`](Wal::value)), regardless of truncations.
     ///
-    /// For the few words that must be as durable as the records and share their flush: a vote, an applied index, a cursor. The
-    /// value is queued by the call itself, behind all appends and changes before it; it never waits for room. The future completes
-    /// when it is durable, and dropping it withdraws nothing. Each group that changes a value has all values of the log, and so has
-    /// each segment's first group: keep them few and short. Use [`Batch::set`] for a value and records together.
+    /// For small state that must be as durable as the records and share their flush: a vote, an applied index, a cursor. The
+    /// value is queued by the call itself, behind all appends and changes before it; it never waits for room. The future
+    /// completes when it is durable, and dropping it withdraws nothing. Each group that changes a value stores all values of the
+    /// log, as does the first group of each segment: keep them few and short. Use [`Batch::set`] for a value and records
+    /// together.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a key that is empty or longer than 32 bytes, or if the log
@@ -356,7 +357,8 @@ impl Wal {
         self.shared().durable_values().iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect()
     }
 
-    /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) without one. Costs one atomic load.
+    /// Returns the LSN of the last durable record; one less than [`first_lsn`](Wal::first_lsn) if there is no such record. Costs
+    /// one atomic load.
     ///
     /// In a log whose first LSN is [0](crate::Options::first_lsn), 0 also means that no record is durable.
     pub fn durable_lsn(&self) -> Lsn {
@@ -475,10 +477,10 @@ impl Wal {
         self.shared().no_space()
     }
 
-    /// Returns the bytes left in the current segment for further records, including framing and padding: the
-    /// amount that a program can still append while [`no_space`](Wal::no_space) is an error. If the next segment
-    /// exists already and has more, its bytes. Each group of
-    /// records is padded to 4,096 bytes or the device's write unit, and so is each truncation. For the store.
+    /// Returns the bytes left in the current segment for further records, including framing and padding: the amount that a
+    /// program can still append while [`no_space`](Wal::no_space) is an error. If the next segment exists already and has more
+    /// bytes left, returns those. Each group of records is padded to 4,096 bytes or the device's write unit, and so is each
+    /// truncation. For the store.
     #[doc(hidden)]
     pub fn segment_bytes_left(&self) -> u64 {
         self.shared().segment_left()

@@ -36,7 +36,7 @@ pub use crate::ops::file_cache::AbortOnDrop;
 #[cfg(feature = "_sim")]
 pub use simulation::*;
 
-/// Returns whether a simulated world runs on this thread. `forebay-fs` keeps its programs from the machine's own files then.
+/// Returns whether a simulated world runs on this thread. `forebay-fs` then refuses the machine's own files.
 pub fn is_in_world() -> bool {
     #[cfg(feature = "_sim")]
     if crate::base::here::world() != 0 {
@@ -48,13 +48,13 @@ pub fn is_in_world() -> bool {
 /// Returns the number of pages of a range of a file in the page cache, by cachestat(2).
 ///
 /// # Errors
-/// The kernel is older than 6.5, or does not tell this user.
+/// The kernel is older than 6.5, or refuses this user.
 #[cfg(target_os = "linux")]
 pub fn cached_pages(file: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) -> std::io::Result<u64> {
     page_cache::cached_pages(file, offset, len).map_err(std::io::Error::from_raw_os_error)
 }
 
-/// The making of [`Error`]s, with the texts and fields of the core's own.
+/// Constructors of [`Error`]s with the texts and fields of the core.
 pub trait ErrorExt: Sized {
     /// Returns an error of this kind. A world refuses calls, and has faults that no system call has.
     fn new(kind: ErrorKind, operation: &'static str) -> Self;
@@ -170,7 +170,7 @@ crate::_debug_parts!(CollectedResults, |results| kept_bytes: results.kept_bytes)
 pub struct FileInternals<'f>(&'f File);
 
 impl<'f> FileInternals<'f> {
-    /// Returns the inside of the file.
+    /// Returns access to the file's internals.
     pub fn of(file: &'f File) -> FileInternals<'f> {
         FileInternals(file)
     }

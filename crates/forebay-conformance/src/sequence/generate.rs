@@ -11,7 +11,7 @@ const OFFSETS: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 
-/// Returns `count` steps, made of numbers that `random` returns below its argument (which is at least 1). Number 0 is the simplest
+/// Returns `count` steps, drawn with `random`, which returns a number below its argument (at least 1). Number 0 is the simplest
 /// choice everywhere. The first steps open files, so that the later steps have something to work on.
 pub fn generate(random: &mut dyn FnMut(u64) -> u64, count: usize) -> Vec<Step> {
     let mut generator = Generator { random };

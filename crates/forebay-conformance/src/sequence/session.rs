@@ -15,9 +15,8 @@ use super::{Mismatch, Report};
 /// The most blocks whose bytes are checked again after every step.
 const KEPT_MAX: usize = 8;
 
-/// Files in one directory, their expected content, and the handles that a sequence has open. A session lives
-/// through power cuts: report one with [`power_cut`](Session::power_cut), then [`verify`](Session::verify) on
-/// the engine of the next life.
+/// The files of one directory, their expected content, and the open handles of a sequence. A session lives through power cuts:
+/// report one with [`power_cut`](Session::power_cut), then [`verify`](Session::verify) on the engine of the next life.
 ///
 /// [`run`](super::run) does all of this for a sequence without cuts and faults.
 #[derive(Debug)]
@@ -115,8 +114,7 @@ impl Session {
         Ok(())
     }
 
-    /// Closes all handles, and checks all files and names. Files that a failing device does not show are left
-    /// out.
+    /// Closes all handles, and checks all files and names. Files that a failing device hides are skipped.
     ///
     /// # Errors
     /// The first file or name that is wrong.

@@ -31,10 +31,10 @@ pub struct Recovery {
     pub manifest: forebay_wal::Recovery,
     /// Records of the log that were replayed into memory, because they are in no table.
     pub replayed: u64,
-    /// Removed files of tables that nothing names: leftovers of flushes and compactions after a crash.
+    /// Unreferenced table files that were removed: leftovers of flushes and compactions after a crash.
     pub removed: Vec<PathBuf>,
-    /// Files of tables that nothing names and that were kept, by their new names. One may be the only copy of
-    /// some data: the manifest is not proven to be complete.
+    /// Unreferenced table files that were kept, by their new names. One may be the only copy of some data, because the manifest
+    /// is not proven to be complete.
     pub kept: Vec<PathBuf>,
     /// The error that [`Options::salvage`](crate::Options::salvage) overruled: records that the manifest
     /// requires and the log lacks. Records missing within the logs themselves are in `lost` of either.

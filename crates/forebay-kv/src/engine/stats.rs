@@ -23,19 +23,18 @@ pub struct Stats {
     pub flushed_bytes: u64,
     /// Compactions that wrote tables.
     pub compactions: u64,
-    /// Ranges of keys that these were divided into: a large compaction runs on several shards in parallel, where the engine has
-    /// more than two.
+    /// Key ranges that these compactions were divided into: a large compaction runs on several shards in parallel, where the
+    /// engine has more than two.
     pub compaction_parts: u64,
     /// Bytes of the tables that compactions read.
     pub compaction_read_bytes: u64,
     /// Bytes of the tables that compactions wrote.
     pub compaction_written_bytes: u64,
-    /// Files that have long values of tables, and no keys any more; see
-    /// [`Options::separation_bytes`](crate::Options::separation_bytes).
+    /// Files that keep only the long values of former tables; see [`Options::separation_bytes`](crate::Options::separation_bytes).
     pub value_files: usize,
     /// Bytes of these files.
     pub value_file_bytes: u64,
-    /// Bytes of the values in them that tables refer to. The rest is free once compaction has emptied the file.
+    /// Bytes of the values in these files that tables refer to. The rest is freed when compaction has emptied the file.
     pub value_live_bytes: u64,
     /// Tables that moved to another level without being rewritten.
     pub moved: u64,
@@ -75,19 +74,18 @@ pub struct Stats {
     pub cache_evictions: u64,
     /// Table descents that the kernel completed; see `Options::kernel_walk`.
     pub kernel_walks: u64,
-    /// Descents meant for the kernel that used the ordinary way instead or afterwards. Either the kernel has no engine for them, or
-    /// the leaf did not decide, as for an absent key between two leaves.
+    /// Descents meant for the kernel that used the ordinary way instead or afterwards. Either the kernel has no engine for them,
+    /// or the leaf was not conclusive, as for an absent key between two leaves.
     pub kernel_fell_back: u64,
-    /// Why the kernel walks no descents although it should, or not those of one of the threads; known from
-    /// the first failed attempt on.
+    /// The reason why descents do not run in the kernel as configured, on all threads or on one; set by the first failed attempt.
     pub kernel_refused: Option<String>,
-    /// Whether lone gets that a thread waits for are walked by the kernel at present, where they need an inner
-    /// node. This is the store's choice with `KernelWalk::WhereCheaper`.
+    /// Whether blocking single gets that need an inner node currently walk in the kernel. With `KernelWalk::WhereCheaper` the
+    /// store decides.
     pub kernel_gets: bool,
     /// As `kernel_gets`, for `multi_get`.
     pub kernel_multi_gets: bool,
-    /// Why puts currently fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), if the store is full, or why they fail for lack
-    /// of descriptors.
+    /// The reason why puts currently fail: with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the store is full, or for
+    /// lack of descriptors.
     pub full: Option<crate::Error>,
     /// Bytes of the file that reserves space for a full store; 0 while the store is full, and without such a file.
     pub reserve_bytes: u64,
@@ -100,8 +98,8 @@ impl Stats {
     /// `put_bytes`, with `ingested_bytes` added to both, because a sorted file was written once before its ingest. 1 before the
     /// first write.
     ///
-    /// Since the open, in which a new log's first segments are written with zeros: of a store that has just been opened this
-    /// is much. Bytes still in memtables count as put, and will be written once more.
+    /// Counted since the open, which fills a new log's first segments with zeros: the figure of a store that was just opened is
+    /// high. Bytes still in memtables count as put, and will be written once more.
     pub fn write_amplification(&self) -> f64 {
         match self.put_bytes + self.ingested_bytes {
             0 => 1.0,
@@ -116,14 +114,13 @@ impl Stats {
 pub struct MemoryStats {
     /// The budget; the shares below add up to it.
     pub budget: u64,
-    /// The share of memtables, less what the cache has of it while they are idle.
+    /// The share of memtables, less the part that the cache uses while they are idle.
     pub memtables_max: u64,
     /// Bytes of the memtables, active and sealed.
     pub memtables: u64,
     /// The share of the log's buffers.
     pub log_max: u64,
-    /// Bytes of records that wait to be written; the log's buffers are at most three times that, plus one
-    /// group.
+    /// Bytes of records that wait to be written; the log's buffers use at most three times as much, plus one group.
     pub log: u64,
     /// The share of the manifest.
     pub manifest_max: u64,
@@ -137,7 +134,7 @@ pub struct MemoryStats {
     pub gets_max: u64,
     /// The part of it that gets in flight use.
     pub gets: u64,
-    /// The share of memory that the program holds, less the part that the cache has meanwhile.
+    /// The share of memory that the program holds, less the part that the cache uses meanwhile.
     pub held_max: u64,
     /// Memory that the program holds: values, ranges and loads, writes that wait, and memtables that only
     /// snapshots need. It may exceed its share by as much as the cache can spare.
@@ -153,8 +150,8 @@ pub struct MemoryStats {
     pub top_levels: u64,
     /// Filters of tables.
     pub filters: u64,
-    /// Filters of tables that are not kept: they did not fit, or [`FilterPolicy`](crate::FilterPolicy) leaves them out. Not memory,
-    /// but bytes on disk; parts of them may be among the blocks.
+    /// Filters of tables that are not kept: they did not fit, or [`FilterPolicy`](crate::FilterPolicy) leaves them out. These
+    /// bytes are on disk, not in memory; parts of them may be among the blocks.
     pub filters_left_out: u64,
     /// Metadata of keyspaces and tables: their names, keys, files and places, in the manifest too.
     pub open_tables: u64,

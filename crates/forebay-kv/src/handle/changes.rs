@@ -20,7 +20,7 @@ const READ_BYTES: usize = 256 << 10;
 pub struct ChangeSet {
     /// The number of its record in the log; later writes have higher numbers.
     pub lsn: Lsn,
-    /// The changes, in the order in which they were made; of several of one key the last counts.
+    /// The changes in order; the last change of a key applies.
     pub entries: Vec<ChangedEntry>,
 }
 
@@ -34,7 +34,7 @@ pub struct ChangedEntry {
     pub key: Vec<u8>,
     /// The new value; `None` if the key was deleted.
     pub value: Option<Vec<u8>>,
-    /// The second since 1970 from which on the value counts as deleted.
+    /// The expiry in seconds since 1970, if any; from then on the key counts as deleted.
     pub expires_s: Option<u64>,
 }
 

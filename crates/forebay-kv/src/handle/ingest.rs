@@ -67,7 +67,7 @@ pub struct IngestReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestedFile {
-    /// Its path before.
+    /// Its path before the ingest.
     pub path: PathBuf,
     /// The name of its keyspace.
     pub keyspace: String,
@@ -79,7 +79,7 @@ pub struct IngestedFile {
     pub level: usize,
     /// Whether it was copied, because it lies on another file system or the file system has no hard links.
     pub is_copied: bool,
-    /// Whether a file still exists under its path: it was to stay, could not be removed, or was replaced by another file.
+    /// Whether a file still exists at that path: it was kept on request, could not be removed, or was replaced by another file.
     pub is_left: bool,
 }
 

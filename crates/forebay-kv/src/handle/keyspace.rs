@@ -71,7 +71,7 @@ impl Keyspace {
 
     /// Returns the newest durable value of a key, or `None` if it has no value.
     ///
-    /// Keys are bytes: for a number that was put as such `get(&7u32.to_be_bytes())`.
+    /// Keys are bytes: look up a number with `get(&7u32.to_be_bytes())`.
     ///
     /// A key found in memory is returned without waiting. Otherwise the get costs one read for each node on
     /// its path that is not in memory. A value from a table usually shares the memory of the read and is not
@@ -373,8 +373,8 @@ impl Keyspace {
         self.change(key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: None })
     }
 
-    /// Sets a value as [`put`](Keyspace::put) does; from the second `expires_s` since 1970 on it counts as
-    /// deleted.
+    /// Sets a value as [`put`](Keyspace::put) does. It expires at `expires_s`, in seconds since 1970, and counts as deleted from
+    /// then on.
     ///
     /// # Errors
     /// Those of [`put`](Keyspace::put).
@@ -479,7 +479,7 @@ impl Keyspace {
         })
     }
 
-    /// Returns whether a key has a value, which is not read if it is long and lies apart from its key.
+    /// Returns whether a key has a value. A long value that is stored apart from its key is not read.
     ///
     /// # Errors
     /// Those of [`get`](Keyspace::get).

@@ -19,7 +19,7 @@ use crate::value::HeldShare;
 /// Maximum memory of one load, in bytes.
 const MEMORY_MAX: u64 = 2 << 20;
 
-/// Sorted entries on their way into a keyspace; see [`Keyspace::loader`](crate::Keyspace::loader).
+/// A loader of sorted entries into a keyspace; see [`Keyspace::loader`](crate::Keyspace::loader).
 ///
 /// The entries are written to tables directly, bypassing the log and the memtables. No reader sees any of them until
 /// [`finish`](BulkLoad::finish) publishes them in one step. Dropping the load before that changes nothing. A load uses up to 2 MiB
@@ -65,8 +65,8 @@ impl BulkLoad {
         Waitable::new("load", async move { self.put(key.as_ref(), value.as_ref(), None).await })
     }
 
-    /// Adds an entry as [`add`](BulkLoad::add) does; from the second `expires_s` since 1970 on it counts as
-    /// deleted. Used by tests alone.
+    /// Adds an entry as [`add`](BulkLoad::add) does. It expires at `expires_s`, in seconds since 1970, and counts as deleted from
+    /// then on. Used by tests alone.
     ///
     /// # Errors
     /// Those of [`add`](BulkLoad::add).

@@ -27,15 +27,15 @@ const AHEAD_BYTES: u64 = 32 << 10;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// The entries between two keys in the order of the keys, as the store was when the range was made; see
-/// [`Keyspace::range`](crate::Keyspace::range). A stream and no iterator, as the next entry may have to be read: in place of `for` use
-/// `while let Some(entry) = range.next().await`, or `next().wait()` on threads.
-/// With the feature `stream` it is also a `futures_core::Stream`.
+/// [`Keyspace::range`](crate::Keyspace::range). It is not an iterator, because the next entry may have to be read: instead of
+/// `for` use `while let Some(entry) = range.next().await`, or `next().wait()` on threads. With the feature `stream` it is also a
+/// `futures_core::Stream`.
 ///
 /// A range keeps the memtables and files of that moment, and keeps the store open. From its first entry on, its memory counts as
 /// held by the program. This is its read-ahead, at most a quarter of that share of the budget and at most 1 MiB, but at least one
-/// leaf for each table of level 0 and for each level. Of each of these it reads no more ahead than it has read before. Values
-/// outside of leaves are read up to 512 KiB ahead in addition, as far as the range has proceeded. It also holds up to 32 entries
-/// with 32 KiB, or one entry, before they are returned. Values keep the memory in which they lie, as those of gets do.
+/// leaf for each table of level 0 and for each level. In each of these it reads ahead at most as much as it has read so far.
+/// Values outside of leaves are read up to 512 KiB ahead in addition, as far as the range has proceeded. It also holds up to 32
+/// entries with 32 KiB, or one entry, before they are returned. Values pin the memory that they are in, as those of gets do.
 pub struct Range {
     handle: Arc<Handle>,
     wanted: RangeSpec,
@@ -158,8 +158,8 @@ impl Range {
         self
     }
 
-    /// Reads leaves and values from the device, although the cache may have them, and leaves the cache unchanged: for checks of the bytes
-    /// on the device. Entries that no flush has written yet are in memory alone, and inner nodes may come from the cache;
+    /// Reads leaves and values from the device even if the cache has them, and leaves the cache unchanged: for checks of the
+    /// bytes on the device. Entries that were not flushed yet are read from memory, and inner nodes may be read from the cache;
     /// [`Store::verify`](crate::Store::verify) reads those, too. Has no effect on entries that were fetched before.
     #[must_use = "it is the range that reads the device"]
     pub fn fresh(mut self) -> Range {
@@ -167,10 +167,9 @@ impl Range {
         self
     }
 
-    /// Leaves values unread that lie outside of leaves, which are those of more than a quarter of
-    /// [`leaf_bytes`](crate::Options::leaf_bytes): the range returns empty values in their place. Other values, and those that no flush
-    /// has written yet, are returned as they are. For counts of entries, and where keys alone are of interest. Has no effect on a range
-    /// in progress.
+    /// Skips values stored outside of leaves, which are longer than a quarter of [`leaf_bytes`](crate::Options::leaf_bytes): the
+    /// range returns empty values instead. Other values, and those that were not flushed yet, are returned in full. For counts of
+    /// entries and callers that need only keys. Has no effect on a range in progress.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -225,12 +224,12 @@ impl Range {
         Waitable::new("range", poll_fn(|context| self.poll_next_entry(context).map(Result::transpose)))
     }
 
-    /// Gives the entries from here on to `see`, key and value, until it breaks or the range is at its end: then the result is `None`,
-    /// else that of the break. Another call continues behind the last entry that was given.
+    /// Passes the key and value of each further entry to `see`, until `see` breaks or the range ends. Returns the value of the
+    /// break, or `None` at the end. Another call continues behind the last entry passed.
     ///
-    /// Entries in memory are given where they lie. [`next`](Self::next) copies each key and most values, which for a few short entries
-    /// is more than half of its cost. `see` runs on the polling thread, and should not block. Dropping the future loses nothing but the
-    /// rest of the entries.
+    /// Entries in memory are passed in place. [`next`](Self::next) copies each key and most values, which for a few short entries
+    /// is more than half of its cost. `see` runs on the polling thread, and should not block. Dropping the future loses nothing
+    /// but the rest of the entries.
     ///
     /// # Errors
     /// Those of [`next`](Self::next).

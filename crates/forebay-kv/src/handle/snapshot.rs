@@ -15,7 +15,7 @@ use crate::view::Moment;
 /// A store as it was at one moment, with everything durable at that time; see
 /// [`Store::snapshot`](crate::Store::snapshot).
 ///
-/// A value that had not expired then is there for as long as the snapshot lives.
+/// A value that had not expired at that time stays visible while the snapshot lives.
 ///
 /// A snapshot keeps the memtables and the files of that moment. Memtables that only snapshots need count as
 /// held by the program.

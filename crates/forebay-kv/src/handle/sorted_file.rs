@@ -148,9 +148,9 @@ impl OrderCheck {
 /// use. It has the format of the store's tables, so that a store ingests it unchanged. An entry is a value, a value that expires,
 /// or the deletion of a key that the store may have.
 ///
-/// A file that was not [finished](SortedFile::finish) is refused by the ingest. Dropping a `SortedFile` leaves it
-/// there, without its end; [`abandon`](SortedFile::abandon) removes it. While it is written, the file is locked
-/// (flock(2)), and an ingest of it fails.
+/// A file that was not [finished](SortedFile::finish) is refused by the ingest. Dropping a `SortedFile` leaves the unfinished
+/// file on disk; [`abandon`](SortedFile::abandon) removes it. While it is written, the file is locked (flock(2)), and an ingest
+/// of it fails.
 ///
 /// It holds some 400 KiB of I/O memory, and about 6 bytes of other memory for each key. Files of 64 MiB to 1 GiB suit a
 /// store best: compaction rewrites whole files.
@@ -279,7 +279,8 @@ impl SortedFile {
         })
     }
 
-    /// Adds a value as [`put`](SortedFile::put) does; from the second `expires_s` since 1970 on it counts as deleted.
+    /// Adds a value as [`put`](SortedFile::put) does. It expires at `expires_s`, in seconds since 1970, and counts as deleted
+    /// from then on.
     ///
     /// # Errors
     /// Those of [`put`](SortedFile::put).
@@ -295,8 +296,7 @@ impl SortedFile {
         })
     }
 
-    /// Adds the deletion of a key, which is above all keys added before. The store that ingests the file has no value
-    /// of that key then.
+    /// Adds the deletion of a key, which is above all keys added before. After the ingest the store has no value for that key.
     ///
     /// # Errors
     /// Those of [`put`](SortedFile::put).

@@ -735,8 +735,7 @@ impl Store {
         })
     }
 
-    /// Creates a checkpoint as [`checkpoint`](Store::checkpoint) does, and returns the values that keys of a keyspace have in
-    /// it, in the order of the keys.
+    /// Creates a checkpoint as [`checkpoint`](Store::checkpoint) does, and returns the values of `keys` in it, in their order.
     ///
     /// For programs that store a position with their data, such as the index of the last applied change: they may write meanwhile,
     /// and know the position of the copy without opening it.

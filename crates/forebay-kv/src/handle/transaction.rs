@@ -144,9 +144,9 @@ impl Transaction {
     }
 
     /// Returns the key's value, as [`get`](Transaction::get) does, and protects it at both levels of isolation as if the
-    /// transaction wrote the key: the commit fails if another write has changed it. For a read on which a change of other keys
-    /// rests, so that [`Isolation::Snapshot`] has no write skew there. It locks nothing, and another transaction that reads
-    /// the key so does not conflict if neither writes it. A transaction without changes still never conflicts.
+    /// transaction wrote the key: the commit fails if another write has changed it. For a read that determines changes of other
+    /// keys, so that [`Isolation::Snapshot`] has no write skew there. It locks nothing, and another transaction that reads the
+    /// key in this way does not conflict if neither writes it. A transaction without changes still never conflicts.
     ///
     /// # Errors
     /// Those of [`get`](Transaction::get).
@@ -268,7 +268,7 @@ impl Transaction {
         self.stage(keyspace, key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: None })
     }
 
-    /// Sets a key's value that expires: from the second `expires_s` since 1970 on it counts as deleted.
+    /// Sets a key's value with an expiry: from `expires_s` on, in seconds since 1970, the key counts as deleted.
     ///
     /// # Errors
     /// Those of [`put`](Transaction::put).
@@ -305,12 +305,13 @@ impl Transaction {
         Ok(())
     }
 
-    /// Applies the changes atomically; they are durable when it completes. A transaction without changes only ends: all that it has
-    /// read was current at one moment.
+    /// Applies the changes atomically; they are durable when it completes. A transaction without changes only ends, and never
+    /// conflicts: its reads were of one moment.
     ///
-    /// The comparison costs about a microsecond for each key that counts, and as much again for each flush since the transaction's
-    /// start that had entries of the key's keyspace; for each range, time in proportion to the entries in it that are in memtables
-    /// or were flushed since. Other commits wait for it. **Dropping the future does not undo the commit** once it has been polled.
+    /// The check for conflicts costs about a microsecond for each protected key, and as much again for each flush since the
+    /// transaction's start that had entries of the key's keyspace; for each range, time in proportion to the entries in it that
+    /// are in memtables or were flushed since. Other commits wait for it. **Dropping the future does not undo the commit** once
+    /// it has been polled.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if another write, load, ingest or removal has changed what the [`Isolation`] protects since the
@@ -482,7 +483,8 @@ impl TransactionRange {
         Waitable::new("range", async move { self.step().await.transpose() })
     }
 
-    /// Gives the entries from here on to `see` as [`Range::visit`] does: behind the transaction's changes they are given where they lie.
+    /// Passes the further entries to `see`, as [`Range::visit`] does. Entries behind the transaction's own changes are passed in
+    /// place.
     ///
     /// # Errors
     /// Those of [`next`](Self::next).

@@ -54,10 +54,9 @@ impl VerifyReport {
 /// its manifest and its log, and checks every checksum, the order and the counts of all entries, the filters
 /// and the trees. Continues after a finding where it can; a damaged manifest ends the verification.
 ///
-/// Changes nothing, not even a lock file. It holds the store's locks shared meanwhile, so an open that is to
-/// write is refused. It runs on the engine's shard 0. It needs some 6 MiB of memory, plus the memory for the
-/// longest group of the log. It ends soon after its future was dropped. For an open store, use
-/// [`Store::verify`](crate::Store::verify).
+/// Changes nothing, not even a lock file. It holds the store's locks shared meanwhile, so an open for writing is refused. It runs
+/// on the engine's shard 0. It needs some 6 MiB of memory, plus the memory for the longest group of the log. It ends soon after
+/// its future was dropped. For an open store, use [`Store::verify`](crate::Store::verify).
 ///
 /// # Errors
 /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere, after a wait of up to ten seconds if the

@@ -49,7 +49,7 @@ const VALLEY_MAX: f64 = 0.1;
 /// Minimum factor between the two sorts.
 const APART_MIN: f64 = 3.0;
 
-/// Two sorts of operations.
+/// The two sorts of operations in a histogram.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sorts {
     /// Median of the faster operations.

@@ -27,8 +27,7 @@ struct Top {
     first: Markup,
 }
 
-/// Returns the whole page, of at most `PAGE_BYTES_MAX` as far as thinning the numbers in its source
-/// allows it.
+/// Returns the whole page. The numbers in its source are thinned to keep it within `PAGE_BYTES_MAX` where possible.
 pub fn page(report: &Report) -> String {
     let (title, device) = match storage(&report.environment) {
         Some([path, device]) => (path, Some(device)),
@@ -76,8 +75,8 @@ pub fn text(page: Markup) -> String {
     escaped(&page.into_string(), &['\n', '\t']).into_owned()
 }
 
-/// Returns JSON for the source of a page: "<" would end its element early, and control characters have no place there. JSON reads
-/// the escapes as the same characters.
+/// Returns JSON for the source of a page: "<" could end its element early, and control characters are not allowed there. In JSON
+/// the escapes stand for the same characters.
 pub fn source(json: &str) -> String {
     let mut source = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -431,7 +430,7 @@ pub fn prose(text: &str) -> Markup {
     }
 }
 
-/// Returns a sentence as a paragraph has it: its first letter in upper case and a full stop at its end.
+/// Returns a sentence with its first letter in upper case and a full stop at its end.
 pub fn sentence(text: &str) -> Markup {
     let text = capital(text);
     prose(&if text.ends_with(['.', ':', '?', '\u{2026}']) { text } else { format!("{text}.") })

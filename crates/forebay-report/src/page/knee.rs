@@ -16,7 +16,7 @@ pub struct Level {
 /// (`None` for an empty one).
 type Knee = (&'static str, fn(&[Level]) -> Option<usize>);
 
-/// All of them:
+/// All definitions of the knee:
 /// - the largest *power*, throughput divided by response time (Kleinrock, "Power and deterministic rules of thumb for
 ///   probabilistic problems in computer communications", ICC 1979);
 /// - the largest distance of the curve above its chord, both axes scaled to 1 (Satopaa, Albrecht, Irwin and Raghavan,

@@ -19,8 +19,7 @@ const SENTENCE_LINES: usize = 2;
 /// Indentation of sentences below their question or change.
 const INDENT: usize = 10;
 
-/// Returns the summary of a report: headline figures, answers, changes, doubts, and the place of its page, in at most 40
-/// lines.
+/// Returns the summary of a report: headline figures, verdicts, changes, doubts, and the path of its page, in at most 40 lines.
 pub fn brief(report: &Report, page: &str) -> String {
     let mut lines = place_lines(report);
     lines.push(String::new());
@@ -50,7 +49,7 @@ pub fn brief(report: &Report, page: &str) -> String {
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Returns the summary of several results side by side, and the place of their page.
+/// Returns the summary of several results side by side, with the path of their page.
 pub fn beside(results: &[(String, Report)], page: &str) -> String {
     let (names, reports): (Vec<&str>, Vec<&Report>) =
         results.iter().map(|(name, report)| (name.as_str(), report)).unzip();

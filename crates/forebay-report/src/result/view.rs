@@ -68,7 +68,7 @@ pub struct Axis {
     pub label: Text,
 }
 
-/// A change that may be worthwhile: from the usual way to the best of the rows that are the change.
+/// A change that may be worthwhile: from the usual way to the best of the rows that have the change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gain {
@@ -115,7 +115,7 @@ impl View {
         self.columns.iter().find(|column| column.metric == metric)
     }
 
-    /// Returns the columns that have a chart of their own.
+    /// Returns the columns that have a chart.
     pub fn charts(&self) -> impl Iterator<Item = &Column> {
         self.charts.iter().filter_map(|metric| self.column(metric))
     }

@@ -22,7 +22,7 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Bytes that writes moved.
     pub written_bytes: u64,
-    /// Requests beyond the first that operations were split into, because of a disk's longest request.
+    /// Additional requests of operations that were split because they exceed a disk's longest request.
     pub splits: u64,
     /// Power cuts.
     pub power_cuts: u64,

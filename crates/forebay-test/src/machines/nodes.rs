@@ -11,13 +11,13 @@ use crate::children::{SIGCONT, SIGSTOP, end_with_parent, signal};
 use crate::draw::Draw;
 use crate::registers::History;
 
-/// The time after which a client gives a request up.
+/// The time after which a client gives up on a request.
 pub const PATIENCE: Duration = Duration::from_millis(700);
-/// The time in which a cluster without a fault must be there again.
+/// The time in which a cluster must recover after a fault.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// The number of operations that a round must exceed to be worth its check.
 pub const OPERATIONS_LEAST: usize = 20;
-/// The faults that [`Nodes`] can do, by their names in the report.
+/// The faults that [`Nodes`] can cause, by their names in the report.
 pub const FAULTS: [&str; 9] = [
     "one killed",
     "two killed",
@@ -61,7 +61,7 @@ pub struct Nodes<P> {
     pub program: P,
     /// The numbers that decide what happens.
     pub random: Draw,
-    /// The times in which the cluster was there again.
+    /// The recovery times of the cluster.
     pub recoveries: Vec<Duration>,
     children: [Option<Child>; 3],
     possible: Vec<&'static str>,
@@ -77,7 +77,7 @@ pub struct Nodes<P> {
 }
 
 impl<P: Program> Nodes<P> {
-    /// Starts the nodes. Of these faults those will happen that these machines can do.
+    /// Starts the nodes. It draws from those of these faults that the machines support.
     ///
     /// # Panics
     /// If a process cannot be started.

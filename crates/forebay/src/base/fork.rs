@@ -40,8 +40,8 @@ impl Origin {
     }
 }
 
-/// A value of which each process has its own, for a `static`: locks that other threads of a parent held at a fork are not part of a
-/// child's. It is made at its first use and never freed, because threads that outlive `main` still use it.
+/// A per-process value for a `static`. A forked child gets a new one, because the parent's may contain locks that other threads
+/// held at the fork. It is made at its first use and never freed, because threads that outlive `main` still use it.
 pub struct PerProcess<T> {
     current: AtomicPtr<ProcessValue<T>>,
 }
@@ -52,13 +52,13 @@ struct ProcessValue<T> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Returns the place for the values.
+    /// Returns a place without a value.
     #[allow(clippy::new_without_default, reason = "it is a static")]
     pub const fn new() -> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns this process's value. Of several threads that make it at the same time, one's stays.
+    /// Returns this process's value. If several threads make it at the same time, one value is kept.
     pub fn get(&self, make: impl Fn() -> T) -> &'static T {
         loop {
             let known = self.current.load(Ordering::Acquire);

@@ -28,7 +28,7 @@ pub(crate) fn set_on_shard(is_on_shard: bool) {
     ON_SHARD.set(is_on_shard);
 }
 
-/// Returns a number of the calling thread, for state that is parted so that each thread mostly changes its own: a counter that
+/// Returns a number of the calling thread, for sharded state, in which each thread mostly changes its own part: a counter that
 /// threads on several processors change costs each of them 0.1 us.
 #[inline]
 pub fn thread_number() -> usize {

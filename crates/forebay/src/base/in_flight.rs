@@ -75,7 +75,7 @@ impl InFlight {
     }
 }
 
-/// One that is in flight; its drop reports the end. All references to the owner must be dropped before.
+/// A guard of something in flight: dropping it reports the end. Drop all references to the owner first.
 pub struct Stay(Arc<InFlight>);
 
 impl fmt::Debug for Stay {

@@ -13,21 +13,20 @@ use crate::base::paused_clock;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::wakes;
 
-/// The result, available later, of a call that opens, renames, looks up or otherwise does not move a file's
-/// bytes.
+/// The future result of a call that opens, renames, looks up or otherwise does not move a file's bytes.
 ///
 /// The work starts with the call: it is queued for a thread of the engine's pool, and needs no poll for that. Await it in a task of
 /// any executor, or call [`wait`](Pending::wait) on a plain thread.
 ///
 /// # When it is dropped
 ///
-/// A queued call is withdrawn, and never happens. **A call that a thread has started is carried out to its end**: it may still take
-/// effect after the drop, in whole, in part or not at all. A value without a waiter is dropped, so a file that was opened is closed
-/// again. [`detach`](Pending::detach) instead of a drop leaves the call its turn.
+/// A queued call is withdrawn, and never happens. **A call that a thread has started is carried out to its end**: it may still
+/// take effect after the drop, in whole, in part or not at all. A value without a waiter is dropped, so a file that was opened is
+/// closed again. [`detach`](Pending::detach), instead of a drop, lets the call run.
 ///
-/// Either way the call belongs to the close of what it names: [`File::close`](crate::File::close) (of both files, for
+/// Either way the close of the object that the call names waits for it: [`File::close`](crate::File::close) (of both files, for
 /// [`copy_range`](crate::File::copy_range)), [`Dir::close`](crate::Dir::close) for names in an open directory, and
-/// [`Engine::close`](crate::Engine::close) wait for it. Nothing of it happens afterwards.
+/// [`Engine::close`](crate::Engine::close). It has no effect afterwards.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -58,7 +57,7 @@ impl<T> Pending<T> {
     /// Blocks the calling thread until the result is there, and returns it.
     ///
     /// # Errors
-    /// The call's own error, or [`ErrorKind::WaitOnShard`] when called on a shard's thread, where `.await` is the way.
+    /// The call's own error, or [`ErrorKind::WaitOnShard`] when called on a shard's thread: use `.await` there.
     pub fn wait(self) -> Result<T> {
         match self.state {
             State::Ready(result) => result,
@@ -68,9 +67,9 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Gives the result up and leaves the call its turn: it happens as if it were awaited, and its success is not reported.
-    /// The close of the file, directory or engine that it names [waits for it](Pending#when-it-is-dropped). An engine whose handles
-    /// are dropped without [`Engine::close`](crate::Engine::close) still carries it out, unless the process ends before.
+    /// Discards the result but not the call: it runs as if it were awaited, and its outcome is not reported. The close of the
+    /// file, directory or engine that it names [waits for it](Pending#when-it-is-dropped). An engine whose handles are dropped
+    /// without [`Engine::close`](crate::Engine::close) still carries it out, unless the process ends before.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};

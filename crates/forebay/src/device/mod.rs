@@ -177,7 +177,7 @@ impl Device {
         self.numbers.0
     }
 
-    /// Returns the minor number of the device that [`major`](Device::major) is about.
+    /// Returns the minor number of the device that [`major`](Device::major) refers to.
     pub fn minor(&self) -> u32 {
         self.numbers.1
     }
@@ -255,8 +255,7 @@ impl Device {
         self.limits.scheduler.as_deref()
     }
 
-    /// Returns the memory node that the first of the [`physical`](Device::physical) devices with one is
-    /// attached to.
+    /// Returns the memory node of the first [`physical`](Device::physical) device that is attached to one.
     pub fn numa_node(&self) -> Option<u32> {
         self.numa_nodes().flatten().next()
     }
@@ -266,14 +265,14 @@ impl Device {
         self.numa_nodes.iter().copied()
     }
 
-    /// Returns the maker's name of the first of the [`physical`](Device::physical) devices with one.
+    /// Returns the model name of the first [`physical`](Device::physical) device that has one.
     pub fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
 
     /// Returns the share of its rated writes that the device has used, in percent, as its health log says; it can exceed
-    /// 100. `None` unless the only [`physical`](Device::physical) device is one of NVMe, and this process may send it
-    /// commands (as root).
+    /// 100. `None` unless the only [`physical`](Device::physical) device is an NVMe device, and this process may send it commands
+    ///      (as root).
     ///
     /// Queries the device at each call, and blocks for its reply.
     pub fn wear_percent(&self) -> Option<u8> {

@@ -209,12 +209,12 @@ pub struct SimWake {
 }
 
 impl SimWake {
-    /// Returns one whose wake-ups by other threads set `foreign`.
+    /// Returns a `SimWake` that sets `foreign` when another thread wakes it.
     pub fn new(foreign: Arc<AtomicBool>) -> SimWake {
         SimWake { woken: AtomicBool::new(false), thread: std::thread::current().id(), foreign }
     }
 
-    /// Wakes.
+    /// Notifies the world.
     pub fn wake(&self) {
         if std::thread::current().id() != self.thread {
             self.foreign.store(true, Ordering::SeqCst);

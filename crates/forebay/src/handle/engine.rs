@@ -86,12 +86,12 @@ impl Engine {
     /// [Containers](https://github.com/forebay-rs/forebay/blob/main/docs/modes.md#containers) for the resources of an engine.
     ///
     /// # Errors
-    /// Fails with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range.
-    /// Fails with the system's error if a thread or the memory cannot be had, or if
-    /// [`DriverChoice::Uring`](crate::DriverChoice::Uring) was requested and the kernel refuses io_uring.
+    /// Fails with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range. Fails with the system's
+    /// error if a thread or the memory cannot be allocated, or if [`DriverChoice::Uring`](crate::DriverChoice::Uring) was
+    /// requested and the kernel refuses io_uring.
     ///
-    /// Inside a simulated world (crate `forebay-sim`) the engine runs on that world's machine; the settings of the
-    /// driver and of spinning mean nothing there.
+    /// Inside a simulated world (crate `forebay-sim`) the engine runs on that world's machine; the settings of the driver and of
+    /// spinning are ignored there.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

@@ -136,9 +136,9 @@ impl Open {
     /// [`read_many`](crate::File::read_many) try the page cache on the calling thread, without a hop: cachestat(2) says whether
     /// all pages of the range are there (about 0.4 us; left out after a thousand hits in a row, until a page is missing), and preadv2(2)
     /// copies them (`RWF_NOWAIT`). If not, the whole range is read from the device. The rule for which reads try:
-    /// - all, until 64 attempts on the file in a row were in vain;
-    /// - then one in 2, in 3, 5, ... up to one in 65, so that a cold file's attempts cost 6 ns a read on average; the first that is served brings all
-    ///   attempts back;
+    /// - all, until 64 attempts on the file in a row have missed;
+    /// - then one in 2, in 3, 5, ... up to one in 65, so that a cold file's attempts cost 6 ns a read on average; the first read
+    ///   served from the cache restores all attempts;
     /// - no read of more than 4 MiB, and no [`read_into`](crate::File::read_into) with whole blocks into a `BlockMut`;
     /// - a sequential read, which starts at the end of the previous one, is served only if the next two read-ahead windows of the
     ///   device are cached as well, or the rest of the file. Otherwise it would carry on the read-ahead of another program, and

@@ -34,12 +34,12 @@ pub use crate::reactor::visited::{InterruptedVisit, VisitedShard};
 // An engine that starts on a world's thread finds the world, and asks it.
 pub use crate::reactor::world::{MachineCall, World, set_current as set_current_world};
 
-/// The world that runs on the calling thread, by its number, and its time: both are the world's to set.
+/// The number and the time of the world that runs on the calling thread; the world sets both.
 pub mod here {
     pub use crate::base::here::{now_ns, set_now_ns, set_world, world};
 }
 
-/// Returns a [`Pending`] whose result is known already: a world refuses immediately, the suite a missing file.
+/// Returns a [`Pending`] with a known result, for calls that a world or the suite refuses immediately.
 pub fn ready<T>(result: Result<T>) -> Pending<T> {
     Pending::ready(result)
 }
@@ -76,7 +76,7 @@ pub fn metadata(file: SimMetadata) -> Metadata {
     Metadata::simulated(file)
 }
 
-/// Runs `run` as on a thread without a shard: a world steps others while a shard waits for it.
+/// Runs `run` as on a thread without a shard, because a world may step other shards while a shard waits for it.
 pub fn as_no_shard<T>(run: impl FnOnce() -> T) -> T {
     crate::reactor::shard::as_no_shard(run)
 }

@@ -161,8 +161,8 @@ impl Config {
     }
 
     /// Sets the most I/O memory, in bytes; the arena grows to it in steps when blocks are held. Ordinary memory in which
-    /// `forebay-kv` caches blocks counts towards it. More than the memory that this process may use counts as that. Default: a
-    /// quarter of it, at most 1 GiB.
+    /// `forebay-kv` caches blocks counts towards it. The memory that this process may use is an upper limit. Default: a quarter
+    /// of it, at most 1 GiB.
     ///
     /// With less than 128 KiB, or 0, reads have ordinary memory instead ([`overflow_bytes_max`](Config::overflow_bytes_max)), which is
     /// slower; [`Engine::health`](crate::Engine::health) says so. With neither the engine does not start.
@@ -373,9 +373,9 @@ impl Config {
     /// [fits](Calibration::fits), they start with its figures for the requests in flight and for the cost of writes, instead of
     /// measuring both. Default: none.
     ///
-    /// A device that files are opened on and that no calibration fits, where any was given, is told in
-    /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
-    /// [`DeviceStats::calibrated`](crate::DeviceStats::calibrated).
+    /// If calibrations are given and none fits a device that files are opened on, [`Engine::health`](crate::Engine::health)
+    /// reports that, and the device works as without calibration. [`DeviceStats::calibrated`](crate::DeviceStats::calibrated)
+    /// shows whether a device has one.
     ///
     /// ```
     /// # use forebay::{Calibration, Config, Engine, device::Device};

@@ -50,7 +50,7 @@ pub struct Exposition {
     is_open_metrics: bool,
 }
 
-/// A family of an [`Exposition`], which its samples are added to.
+/// A family of an [`Exposition`]; add its samples to it.
 #[derive(Debug)]
 pub struct Family<'e> {
     text: &'e mut String,
@@ -79,7 +79,7 @@ impl Exposition {
         }
     }
 
-    /// Starts a family. `name` is that of its samples; `help` says what they are, in one line.
+    /// Starts a family. `name` is that of its samples; `help` describes them in one line.
     pub fn family(&mut self, kind: MetricKind, name: &str, help: &str) -> Family<'_> {
         let (word, suffix) = match (kind, self.is_open_metrics) {
             (Counter, true) => ("counter", "_total"),

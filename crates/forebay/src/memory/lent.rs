@@ -10,14 +10,14 @@ use bytes::{Bytes, BytesMut};
 use crate::memory::arena::Buffer;
 use crate::memory::block::BlockMut;
 
-/// Memory of the program's own that an operation may use: [`File::read_into`](crate::File::read_into),
+/// Memory of the program that an operation may use: [`File::read_into`](crate::File::read_into),
 /// [`File::write_from`](crate::File::write_from), [`ReadMany::into_memory`](crate::ReadMany::into_memory).
 ///
-/// The operation owns it until its end and returns it with the result. After a dropped operation it is dropped when the
-/// kernel is done with it, on a thread that the engine has for such drops (but see
-/// [`DROPS_ANYWHERE`](IoMemory::DROPS_ANYWHERE)). A drop may block there without holding up anything else: on a lock that a thread
-/// holds which waits for the engine, such as that of a Python interpreter. Where that thread cannot be had, the memory is leaked
-/// and counted ([`MemoryStats::leaked_lends`](crate::MemoryStats::leaked_lends)).
+/// The operation owns it until its end and returns it with the result. After a dropped operation it is dropped when the kernel is
+/// done with it, on a thread that the engine has for such drops (but see [`DROPS_ANYWHERE`](IoMemory::DROPS_ANYWHERE)). A drop
+/// may block there without holding up anything else, for example on the lock of a Python interpreter whose holder waits for the
+/// engine. If that thread cannot be started, the memory is leaked and counted
+/// ([`MemoryStats::leaked_lends`](crate::MemoryStats::leaked_lends)).
 ///
 /// `Default` stands for memory that was lost: with its shard, or with an engine that ended before the device did.
 ///

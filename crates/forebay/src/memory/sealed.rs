@@ -8,7 +8,8 @@ use std::slice;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// The bytes of a sealed memory file (memfd_create(2)). Processes of `forebay-collective` on one host pass pieces of a file by them.
+/// The bytes of a sealed memory file (memfd_create(2)). Processes of `forebay-collective` on one host exchange pieces of a file
+/// in them.
 #[derive(Debug)]
 pub struct SealedMemory {
     address: NonNull<u8>,
@@ -21,7 +22,7 @@ unsafe impl Send for SealedMemory {}
 unsafe impl Sync for SealedMemory {}
 
 impl SealedMemory {
-    /// Maps the memory of a descriptor, which may be closed then.
+    /// Maps the memory of a descriptor, which may be closed afterwards.
     ///
     /// # Errors
     /// It can still change, is empty, or has more than `len_max` bytes; those of mmap(2).

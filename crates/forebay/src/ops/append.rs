@@ -153,11 +153,11 @@ impl AppendBuilder {
 /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted): nothing is lost then, and the append can continue from
 /// [`position`](Append::position).
 ///
-/// **Dropping** an `Append` without [`close`](Append::close) discards the bytes not written yet. Buffered bytes are lost. Writes in
-/// flight may or may not happen, and their memory stays with the engine until the device is done with it. After the future of a
-/// write is dropped, [`position`](Append::position) returns the end of the accepted bytes; a dropped sync is left to the next one.
-/// Dropping the future of [`close`](Append::close) drops the `Append`, and the padding may be truncated a little later: await a
-/// call such as [`File::close`] before extending the file.
+/// **Dropping** an `Append` without [`close`](Append::close) discards the bytes not written yet. Buffered bytes are lost. Writes
+/// in flight may or may not happen, and their memory stays with the engine until the device is done with it. After the future of
+/// a write is dropped, [`position`](Append::position) returns the end of the accepted bytes; the next sync does the work of a
+/// dropped one. Dropping the future of [`close`](Append::close) drops the `Append`, and the padding may be truncated a little
+/// later: await a call such as [`File::close`] before extending the file.
 #[must_use = "what is still in its buffer is written by close()"]
 pub struct Append {
     writer: Writer,

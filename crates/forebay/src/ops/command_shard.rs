@@ -21,11 +21,11 @@ pub struct CommandShard {
 pub struct CommandRing<'s>(&'s Shard);
 
 impl File {
-    /// Returns the shard for commands that belong to this file: the one that this is called on, if it is one of the file's
-    /// engine, else the file's home.
+    /// Returns the shard for commands that belong to this file: the calling shard if it belongs to the file's engine, else the
+    /// file's home shard.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`]: its shards have no rings, or not such as belong to one task (`DEFER_TASKRUN`).
+    /// [`ErrorKind::Unsupported`]: its shards have no rings, or rings without `DEFER_TASKRUN`.
     #[doc(hidden)]
     pub fn command_shard(&self) -> Result<CommandShard> {
         let engine = self.core().engine();

@@ -267,7 +267,7 @@ impl Engine {
         self.ask(MetaRequest::Metadata { path: at(path) }, metadata)
     }
 
-    /// Returns the metadata of the file at `path`; of a symbolic link its own, not that of the file that it leads to.
+    /// Returns the metadata of the file at `path`, without following a symbolic link.
     ///
     /// # Errors
     /// Those of lstat(2).

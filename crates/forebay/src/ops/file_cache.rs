@@ -72,7 +72,7 @@ pub struct FileEntry {
     opening: Arc<Mutex<OpenState>>,
 }
 
-/// One use of an open file, which is not closed meanwhile.
+/// A use of an open file, which stays open until this is dropped.
 #[doc(hidden)]
 pub struct FileUse {
     slot: Arc<Slot<File>>,
@@ -102,7 +102,7 @@ struct AwaitedOpen {
 }
 
 impl FileCache {
-    /// Returns a cache for files that are opened as `open` says, of which at most `files_max` (at least 1) stay open; `None` sets
+    /// Returns a cache of files that are opened with `open`, of which at most `files_max` (at least 1) stay open; `None` sets
     /// only the engine's limit.
     pub fn new(engine: &Engine, open: Open, files_max: Option<usize>) -> FileCache {
         let list = &engine.shared().idle_files;
@@ -135,8 +135,8 @@ impl FileCache {
         Ok(self.entry(dir.at("open", name)?))
     }
 
-    /// Returns an open file as one of the cache. It stays open as long as the entry: it may have no name by which it could be opened
-    /// again.
+    /// Returns an entry for an open file. The file stays open as long as the entry, because it may have no name by which it could
+    /// be opened again.
     pub fn holding(&self, file: File) -> FileEntry {
         let entry = self.entry(file.path().into());
         entry.slot.enter();
@@ -241,8 +241,8 @@ impl FileCache {
     }
 
     /// Runs a call that opens a file of the cache. While few are being opened, and few are in use beyond those that stay open, it
-    /// runs where it is polled. Any further one runs as a task of the engine's and waits there for a place: such a task is always
-    /// polled, so that a call which the program keeps unpolled does not block others. Dropping the future stops the call.
+    /// runs where it is polled. Further calls run as tasks of the engine and wait there for a place: such a task is always
+    /// polled, so that a call that the program leaves unpolled does not block others. Dropping the future stops the call.
     ///
     /// # Errors
     /// Those of a task.

@@ -274,7 +274,7 @@ impl ReadMany {
     /// Blocks the calling thread until all results are there.
     ///
     /// # Errors
-    /// Those of awaiting it; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    /// The same as when awaited; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<Vec<Result<Block>>> {
         wait::block_on("read_many", self)
     }
@@ -461,7 +461,7 @@ impl<B: IoMemory> ReadManyInto<B> {
     /// Blocks the calling thread until all bytes are there; returns the memory in every case.
     ///
     /// # Errors
-    /// Those of awaiting it; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    /// The same as when awaited; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(mut self) -> (Result<()>, B) {
         match wait::refusal() {
             Some(kind) => (Err(Error::new(kind, "read_many")), self.take_memory()),
@@ -554,7 +554,7 @@ impl ReadPlan {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes read for one wanted, 1.0 for a plan without requests. Below 1 where ranges overlap.
+    /// Returns the bytes read per wanted byte, 1.0 for a plan without requests. Below 1 where ranges overlap.
     pub fn amplification(&self) -> f64 {
         match self.wanted_bytes {
             0 => 1.0,

@@ -23,11 +23,10 @@ const REQUEST_BYTES_MAX: u64 = 1 << 20;
 const DEPTH: usize = 32;
 
 impl File {
-    /// Returns a write of many pieces, each of `data` at an offset: in any order, put together where they touch, several
-    /// requests in flight, and one sync for all of them ([`durable`](WriteMany::durable)).
+    /// Returns a write of many pieces, each of `data` at an offset: in any order, merged where they touch, several requests in
+    /// flight, and one sync for all of them ([`durable`](WriteMany::durable)).
     ///
-    /// On a direct file the pieces need not be aligned: what they make together has to be, from the first to the last of
-    /// pieces that touch.
+    /// On a direct file a single piece need not be aligned, but each run of pieces that touch must be.
     ///
     /// # Errors
     /// Awaiting it returns the result of each piece, which may have any length, in their order: those of [`File::write`], without
@@ -192,7 +191,7 @@ impl WriteMany {
     /// Blocks the calling thread until all pieces are written.
     ///
     /// # Errors
-    /// Those of awaiting it; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    /// The same as when awaited; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<Vec<Result<()>>> {
         wait::block_on("write_many", self)
     }

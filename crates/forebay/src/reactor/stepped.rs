@@ -60,12 +60,12 @@ impl SteppedShard {
         (stepped, port)
     }
 
-    /// Returns the engine that it is a shard of.
+    /// Returns the engine that the shard belongs to.
     pub fn engine(&self) -> &Arc<EngineShared> {
         &self.engine
     }
 
-    /// Returns whether it has ended. It has not while it runs.
+    /// Returns whether it has ended; false during a turn.
     pub fn is_over(&self) -> bool {
         self.shard.try_borrow().is_ok_and(|shard| shard.is_none())
     }

@@ -172,7 +172,7 @@ impl VisitedShard {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Handles completions and everything else that is ready, or lets the thread do it that is inside.
+    /// Handles completions and everything else that is ready, or leaves that to the thread that is inside.
     pub fn visit(&self) {
         // A runtime that continues in a forked child drives its attendants there, and the parent's ring is not inherited.
         if self.origin.is_elsewhere() {

@@ -75,7 +75,7 @@ impl<T: Send + 'static, F: FnOnce(Result<MetaReply>) -> Result<T> + Send + 'stat
     }
 }
 
-/// A world that engines run in. It is reached on its own thread only, while it runs.
+/// A world that engines run in. It is used on its own thread only, while it runs.
 pub trait World: Turns + fmt::Debug {
     /// Returns whether this is the world's thread, and it runs.
     fn is_here(&self) -> bool;

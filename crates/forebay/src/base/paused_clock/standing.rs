@@ -71,7 +71,7 @@ impl Clock {
     }
 }
 
-/// An operation in flight until it is dropped: its runtime's clock stands.
+/// A guard of an operation in flight: it stops its runtime's paused clock until it is dropped.
 #[derive(Debug)]
 pub struct ClockHold(Arc<Clock>);
 

@@ -75,8 +75,8 @@ impl<F: Future> Waitable<F> {
     ///
     /// # Errors
     /// Those of the call; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
-    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` has to
-    /// be used. The call is then dropped before it starts.
+    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world: use `.await` there. The call is then
+    /// dropped before it starts.
     pub fn wait(self) -> F::Output
     where
         F::Output: FromError,

@@ -7,8 +7,8 @@ use super::Block;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::memory::arena::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, alloc_own};
 
-/// Writable bytes in I/O memory, owned alone, for direct writes without a copy. They start at the start of a buffer, so they are
-/// aligned to at least a page. Bytes that the program has not written are zero: memory never shows another file's bytes.
+/// Writable bytes in I/O memory with a single owner, for direct writes without a copy. They start at the start of a buffer, so
+/// they are aligned to at least a page. Bytes that the program has not written are zero: memory never shows another file's bytes.
 ///
 /// The default is empty and has no memory. An operation returns it when its memory was lost with its shard.
 ///

@@ -101,8 +101,8 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         WalkOne { core: FileRef::Borrowed(core), root, settings, state: State::New(walk) }
     }
 
-    /// Returns the same walk with its own reference count of the file instead of a borrowed handle, for tasks
-    /// that need `'static`. Costs an atomic increment.
+    /// Returns the same walk with a handle of the file instead of a borrow, for tasks that need `'static`. Costs an atomic
+    /// increment.
     pub fn owned(mut self) -> WalkOne<'static, W> {
         WalkOne {
             core: FileRef::Owned(self.core.shared().clone()),
@@ -115,7 +115,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
     /// Blocks the calling thread until the walk has ended.
     ///
     /// # Errors
-    /// Those of awaiting it; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// The same as when awaited; [`ErrorKind::WaitOnShard`] on a shard's thread.
     pub fn wait(self) -> std::result::Result<W::Output, W::Error> {
         match wait::refusal() {
             Some(kind) => Err(Error::new(kind, "walk").into()),
@@ -126,8 +126,8 @@ impl<'f, W: Walk> WalkOne<'f, W> {
     /// Returns the walk's state as long as the walk has not started: before the first poll, and while its shard has no free slot
     /// for it. Afterwards the state belongs to the shard, and this returns nothing.
     ///
-    /// A state that owns something which others wait for, such as a permit, can release it meanwhile: this
-    /// future may be one that is not polled again for long.
+    /// A state that holds a resource which others wait for, such as a permit, can release it meanwhile, because this future may
+    /// not be polled again for long.
     pub fn unbegun(&mut self) -> Option<&mut W> {
         match &mut self.state {
             State::New(walk) => Some(walk),
@@ -343,7 +343,7 @@ impl<W: Walk> WalkMany<W> {
     /// Blocks the calling thread until all walks have ended.
     ///
     /// # Errors
-    /// Those of awaiting it; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// The same as when awaited; [`ErrorKind::WaitOnShard`] on a shard's thread.
     pub fn wait(self) -> Result<Vec<std::result::Result<W::Output, W::Error>>> {
         wait::block_on("walk", self)
     }

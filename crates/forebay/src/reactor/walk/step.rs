@@ -39,8 +39,8 @@ impl<T, E> Step<T, E> {
     }
 }
 
-/// Up to 16 ranges of a file, without an allocation. A list that was given more remembers that it was, and
-/// fails the walk that requests it with [`InvalidInput`](crate::ErrorKind::InvalidInput).
+/// Up to 16 ranges of a file, without an allocation. A list that was given more than 16 fails the walk that requests it with
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ranges {
     bounds: [(u64, u64); RANGES_MAX],
