@@ -102,7 +102,7 @@ pub(crate) unsafe fn read<T: Plain>(place: *const T, name: &str) -> Result<T, Fa
         }
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: both have so many bytes and do not overlap; a `Plain` may be zeros, and the bytes of C (the trait's promise).
+    // SAFETY: both have this many bytes and do not overlap; a `Plain` may be zeros, and the bytes of C (the trait's promise).
     unsafe {
         ptr::copy_nonoverlapping(place.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(known));
         Ok(value.assume_init())
@@ -144,7 +144,7 @@ pub(crate) unsafe fn read_all<T: Plain>(place: *const T, count: usize, name: &st
     Ok(all)
 }
 
-/// Fills a caller's struct but for its size; what this library does not know becomes 0.
+/// Fills a caller's struct except its size; fields that this library does not know become 0.
 ///
 /// # Safety
 /// `place` is null, or leads to a struct whose first field is its size.

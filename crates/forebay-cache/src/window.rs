@@ -134,7 +134,7 @@ impl Window {
         lock(&self.parts[(hash_of(at) >> 32) as usize % PARTS])
     }
 
-    /// Adds a block, in place of the oldest ones. Returns the replaced blocks that were used again.
+    /// Adds a block in place of the oldest blocks. Returns the replaced blocks that were used again.
     pub(crate) fn push(&self, at: At, block: &Block) -> impl Iterator<Item = (At, Block)> + use<> {
         let mut part = self.part(&at);
         let replaced = part.add(at, block);

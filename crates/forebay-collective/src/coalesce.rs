@@ -186,7 +186,7 @@ impl<S> WriterCore<S> {
         failure.unwrap_or_else(|| self.error(ErrorKind::TaskCancelled))
     }
 
-    /// Checks that a file can have so many bytes there, and the request that they end in.
+    /// Checks that a file can have this many bytes there, and the request that they end in.
     pub(crate) fn check_place(&self, offset: u64, len: usize) -> Result<()> {
         let end = offset.checked_add(len as u64 + 2 * self.shape.request);
         if end.is_some_and(|end| end <= i64::MAX as u64) {

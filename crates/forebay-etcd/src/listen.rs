@@ -39,7 +39,7 @@ const METRICS_CONNECTIONS_MAX: usize = 32;
 /// Bytes of replies that gather on a connection before they are sent, and the length from which bytes are sent without a copy.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 const DIRECT_BYTES: usize = 16 << 10;
-/// Flushes in vain that let other tasks run first, and of those behind them one in so many.
+/// Flushes in vain that let other tasks run first, and of those behind them one in this many.
 const VAIN_YIELDS_MAX: u32 = 4;
 const VAIN_YIELD_EVERY: u32 = 16;
 /// How long to wait when no connection can be accepted, such as for want of descriptors.
@@ -266,7 +266,7 @@ async fn accept_on(
             }
             continue;
         };
-        // A slow handshake holds nobody up.
+        // A slow handshake blocks no other connection.
         let (accepted, closing) = (accepted.clone(), closing.clone());
         let (url, callers) = (url.clone(), callers.clone());
         tokio::spawn(async move {

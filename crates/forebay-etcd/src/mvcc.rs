@@ -26,10 +26,10 @@
 //! show its progress.
 //!
 //! # Sums
-//! The state has sums of the hashes of its events, current values and leases: see [`sums`]. Entries keep them without a read of their own.
-//! So members are compared by numbers, at checkpoints: entries that compact, that pass a round revision, or that ask for one. An
-//! [`Audit`](audit) reads the keyspaces, and compares them with the sums. A state without sums, of an earlier build or of a snapshot that
-//! was restored, is counted when it is opened.
+//! The state has sums of the hashes of its events, current values and leases: see [`sums`]. Entries maintain them without further
+//! reads. So members are compared by numbers, at checkpoints: entries that compact, that pass a round revision, or that ask for
+//! one. An [`Audit`](audit) reads the keyspaces, and compares them with the sums. A state without sums, of an earlier build or of
+//! a snapshot that was restored, is counted when it is opened.
 //!
 //! # Space
 //! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. A value counts

@@ -77,7 +77,7 @@ pub(crate) trait LeaderLeases: Send + Sync {
 /// Who leads, as far as this member knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leadership {
-    /// None while nobody has been heard of for the time of an election.
+    /// None while no member was heard of for an election timeout.
     pub(crate) leader: Option<u64>,
     pub(crate) term: u64,
     pub(crate) is_own: bool,
@@ -425,7 +425,7 @@ impl Node {
         self.inner.peers.note(id, Err(&Status::unavailable("lost")));
     }
 
-    /// The same as [`forget_members`](Self::forget_members) for good: an election tells this member nothing.
+    /// The same as [`forget_members`](Self::forget_members) for good: an election says nothing about this member.
     #[cfg(test)]
     pub(crate) fn forget_members_for_good(&self) {
         self.inner.peers.forget();

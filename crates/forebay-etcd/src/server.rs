@@ -239,7 +239,7 @@ impl Server {
         }
         self.node.shutdown().await;
         self.peers_stopping.send_replace(true);
-        // Streams of appends have no end of their own, nor have some clients.
+        // Streams of appends, and those of some clients, never end by themselves.
         self.peers.abort();
         self.closing.send_replace(true);
         while self.accepting.join_next().await.is_some() {}

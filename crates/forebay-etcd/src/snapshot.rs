@@ -60,7 +60,7 @@ pub(crate) trait Sink: Send {
     fn take(&mut self, part: Vec<u8>) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// Writes a file but for its first pages, which need the returned value. Parts are handed on as they are complete; the same
+/// Writes a file except its first pages, which need the returned value. Parts are handed on as they are complete; the same
 /// view gives the same bytes each time.
 pub(crate) async fn write<S: Sink>(view: &View, around: &Around, sink: &mut S) -> Result<Meta, S::Error> {
     let (mut writer, mut out) = (Writer::new(), Vec::new());

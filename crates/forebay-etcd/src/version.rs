@@ -21,7 +21,7 @@ pub(crate) const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// | none | members do not name formats; a current value counts twice in the space of the state |
 /// | 1 | it counts once; the state has sums, and checkpoints; users and roles, and the authors of changes |
 /// | 2 | users and roles are in the space and in the sums; a role of many users is deleted in several entries |
-/// | 3 | values are in one place, but for the latest |
+/// | 3 | values are in one place, except the latest |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Formats {
     /// The earliest with which this version works.

@@ -117,7 +117,7 @@ impl Descriptor {
     /// The engine has files whose bytes lie at offsets, and that may stay open for a moment behind their last handle: it closes its
     /// descriptor by a message to a shard. A program that was just written must not be busy then (`ETXTBSY`), so a file that may be
     /// written stays with the system's calls, unless its mode is the engine's. So does one without a length, as in procfs, which is
-    /// read anew by each call.
+    /// read again by each call.
     fn open_in_engine(&self) -> io::Result<Option<forebay::File>> {
         let metadata = self.std.metadata()?;
         let flags = fcntl_getfl(&self.std)?;
@@ -133,7 +133,7 @@ impl Descriptor {
         file.map(Some).map_err(io_error)
     }
 
-    /// Returns whether a read of so many bytes may find them in the page cache.
+    /// Returns whether a read of this many bytes may find them in the page cache.
     pub(crate) fn takes_tries(&self, len: usize) -> bool {
         !self.refuses_tries.load(Ordering::Relaxed)
             && len <= TRY_BYTES_MAX
@@ -238,7 +238,7 @@ impl Descriptor {
         }
     }
 
-    /// Moves the cursor by so many bytes; blocks.
+    /// Moves the cursor by this many bytes; blocks.
     pub(crate) fn skip(&self, bytes: i64) -> io::Result<()> {
         if bytes == 0 {
             return Ok(());

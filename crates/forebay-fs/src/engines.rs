@@ -27,7 +27,7 @@ struct ProcessEngine {
     engine: OnceLock<Engine>,
 }
 
-/// Sets how the engine of the process starts. A forked child has a separate engine and is configured anew.
+/// Sets how the engine of the process starts. A forked child has a separate engine and must be configured again.
 ///
 /// # Errors
 /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when it runs already: call this before the first file is opened.

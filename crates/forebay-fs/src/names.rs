@@ -236,7 +236,7 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 /// Returns whether `path` exists.
 ///
 /// # Errors
-/// Those of stat(2), but for a missing name.
+/// Those of stat(2), except for a missing name.
 pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
     let path = path.as_ref().to_owned();
     match engines::world()? {

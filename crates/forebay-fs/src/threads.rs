@@ -12,7 +12,7 @@ use std::time::Duration;
 use forebay::internal::{PerProcess, stand};
 use tokio::sync::oneshot;
 
-/// The number of threads of tokio's blocking pool: so many calls on pipes may wait for their other ends.
+/// The number of threads of tokio's blocking pool: this many calls on pipes may wait for their other ends.
 const THREADS_MAX: usize = 512;
 /// The time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(10);

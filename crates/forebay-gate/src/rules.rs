@@ -102,7 +102,7 @@ impl Rules {
         limits.next_back().unwrap_or(self.limit_s)
     }
 
-    /// The same rules with limits so many times as long, for a machine that is kept busy.
+    /// The same rules with limits this many times as long, for a machine that is kept busy.
     pub(crate) fn slower(mut self, times: u64) -> Self {
         self.limit_s *= times;
         for (word, _) in &mut self.rules {

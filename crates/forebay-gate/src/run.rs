@@ -194,7 +194,7 @@ fn skipped_in(log: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Runs the tests in so many lanes, in their order. Reports arrive as the tests end; `ended` may print.
+/// Runs the tests in this many lanes, in their order. Reports arrive as the tests end; `ended` may print.
 pub(crate) fn run_all(
     place: &Place,
     tests: &[&Test],

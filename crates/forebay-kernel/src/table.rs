@@ -139,7 +139,7 @@ impl Node<'_> {
         (self.short(at::TABLE_END_AT), self.short(at::TABLE_SLOTS_AT))
     }
 
-    /// Returns the number of records; `None` if a place cannot be right.
+    /// Returns the number of records; `None` if a position is invalid.
     pub(crate) fn records(&self) -> Option<usize> {
         let count = self.short(at::TABLE_COUNT_AT);
         let (end, first) = self.ends();

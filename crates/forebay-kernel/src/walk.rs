@@ -45,7 +45,7 @@ impl<P: Program> KernelWalk<P> {
     /// Where that is the reactor, [`Engine::health`] has the reason as well, under `"kernel walks"`.
     ///
     /// # Errors
-    /// The program's page size is invalid.
+    /// The program's page size or fan-out is invalid, or does not suit the file's direct reads.
     pub fn open(engine: &Engine, file: &File, program: P) -> Result<KernelWalk<P>> {
         KernelWalk::open_with(engine, file, program, Options::new())
     }
@@ -53,7 +53,7 @@ impl<P: Program> KernelWalk<P> {
     /// Opens walks like `open`, with choices.
     ///
     /// # Errors
-    /// The program's page size is invalid, or the requested engine does not work here ([`Error::Unavailable`]).
+    /// As for [`open`](Self::open), or the requested engine does not work here ([`Error::Unavailable`]).
     pub fn open_with(engine: &Engine, file: &File, program: P, options: Options) -> Result<KernelWalk<P>> {
         choice::check(&program, file)?;
         let program = Arc::new(program);

@@ -64,7 +64,8 @@ struct Ticket<T> {
     promise: Arc<Promise<T>>,
 }
 
-/// The place for a walk's outcome, and the waker to notify. A forked child has its parent's promises, which nobody keeps there.
+/// The place for a walk's outcome, and the waker to notify. A forked child inherits its parent's promises, which no thread
+/// completes there.
 #[derive(Debug)]
 pub(crate) struct Promise<T> {
     process: Process,

@@ -100,11 +100,11 @@ struct Workload {
 enum Shape {
     /// One by one.
     Lone,
-    /// As `multi_get` of so many keys.
+    /// As `multi_get` of this many keys.
     Many(u64),
-    /// One by one, by so many threads.
+    /// One by one, by this many threads.
     Threads(u64),
-    /// The first entries from a key on, so many.
+    /// The first entries from a key on, this many.
     Range(usize),
 }
 

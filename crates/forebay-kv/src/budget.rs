@@ -14,7 +14,8 @@
 //! | lost by I/O memory between buffers | 0 | 1/4, at most 8 MiB |
 //! | cache: inner levels, filters, table metadata, blocks | about half | a third or more |
 //!
-//! While nobody writes, the cache has most of the memtables' share, and most of that for programs while these hold little (`engine/loan.rs`).
+//! While there are no writes, the cache has most of the memtables' share, and most of that for programs while these hold little
+//! (`engine/loan.rs`).
 //!
 //! A small store is assumed to be mostly read: its cache has the larger part, of which fifteen sixteenths
 //! may be pinned. The case that decided it is 40 MiB for 4 M keys of 16 bytes with values of 1,000, 4 GB:
@@ -216,9 +217,9 @@ impl Budget {
         Err(Error::new(ErrorKind::TooLarge { limit }, text))
     }
 
-    /// Returns an error for a record of so many bytes and entries that costs a memtable `cost`, if it does not fit into the store. One
-    /// that is not logged has neither buffer nor segment of the log, and may have nearly all of the memtables' share: an empty
-    /// memtable takes it once the others are flushed.
+    /// Returns an error for a record of this many bytes and entries that costs a memtable `cost`, if it does not fit into the
+    /// store. One that is not logged has neither buffer nor segment of the log, and may have nearly all of the memtables' share:
+    /// an empty memtable takes it once the others are flushed.
     pub(crate) fn check_record(
         &self,
         bytes: usize,

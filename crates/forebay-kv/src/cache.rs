@@ -320,7 +320,7 @@ impl Cache {
         limits.into_iter().fold(most, |most, (all, used)| most.min(all.saturating_sub(used)))
     }
 
-    /// Returns whether so many more bytes may be pinned.
+    /// Returns whether this many more bytes may be pinned.
     fn fits(&self, pinned: &PinnedBytes, what: PinPurpose, bytes: u64) -> bool {
         let all = pinned.lasting().saturating_add(bytes);
         match what {
@@ -475,7 +475,7 @@ mod tests {
         }
     }
 
-    /// Keeps a filter of so many bytes, if the cache grants them.
+    /// Keeps a filter of this many bytes, if the cache grants them.
     fn keep(cache: &Arc<Cache>, bytes: u64) -> Option<Arc<Owner>> {
         let pin = cache.pin(PinPurpose::LastFilters, bytes)?;
         let owner = Arc::new(Owner(Mutex::new(Some(pin))));

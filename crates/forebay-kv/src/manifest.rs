@@ -263,8 +263,8 @@ impl Manifest {
         self.check_bytes(2 * bytes + ROOM_MIN / 2).await.is_ok()
     }
 
-    /// Fails without space for so many bytes of records. More than fit into a segment that is there need further segments, each of
-    /// which may find none: the log would fail between two records. In the turn.
+    /// Fails without space for this many bytes of records. More than fit into a segment that is there need further segments, each
+    /// of which may find none: the log would fail between two records. In the turn.
     async fn check_bytes(&self, bytes: u64) -> Result<()> {
         if bytes <= self.room() {
             return Ok(());
@@ -277,7 +277,7 @@ impl Manifest {
         }
     }
 
-    /// Fails if the disk has no space for so many bytes.
+    /// Fails if the disk has no space for this many bytes.
     async fn look_for_space(&self, bytes: u64) -> Result<()> {
         // Left over from a crash.
         let _ = self.home.remove_file(ROOM).await;

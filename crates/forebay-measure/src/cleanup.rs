@@ -210,7 +210,7 @@ fn is_left(name: &str) -> bool {
     own.and_then(|own| own.rsplit('-').nth(1)?.parse::<u32>().ok()).is_some_and(has_exited)
 }
 
-/// Returns whether no process has this number. /proc does not tell it: it may hide the processes of other users (`hidepid`).
+/// Returns whether no process has this number. /proc does not show it: it may hide the processes of other users (`hidepid`).
 pub(crate) fn has_exited(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))

@@ -379,7 +379,7 @@ struct Part<'w> {
     rank: u64,
     /// Another one for each row, because rows write the same places.
     seed: u64,
-    /// The bytes of a write, but for its first word.
+    /// The bytes of a write, except its first word.
     contents: Vec<u8>,
     /// The length of the file after which the first words are the same again.
     period: u64,

@@ -1,4 +1,4 @@
-//! An experiment: rows (ways to do the same work) in settings (tables), and samples of each in processes of their own.
+//! An experiment: rows (ways to do the same work) in settings (tables), and samples of each in separate processes.
 //!
 //! An experiment's module has one value that implements [`Experiment`]; [`kind`](crate::kind) lists it. The
 //! [`runner`] does everything that experiments have in common: options, turns, seeds, time budgets,

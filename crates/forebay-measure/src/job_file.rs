@@ -202,11 +202,11 @@ pub(crate) struct FileJob {
     /// When the depth was reached, nothing starts before so few are in flight.
     pub(crate) low_depth: u64,
     pub(crate) clones: u64,
-    /// After so many writes they are made durable; 0 is never.
+    /// After this many writes they are made durable; 0 is never.
     pub(crate) sync_every: u64,
     /// By `fdatasync`, not `fsync`.
     pub(crate) syncs_data: bool,
-    /// After so many writes, or all, they are read and compared; 0 is never.
+    /// After this many writes, or all, they are read and compared; 0 is never.
     pub(crate) verify_every: u64,
     pub(crate) delay_seconds: f64,
     /// Seconds of work before it is measured.
@@ -214,7 +214,7 @@ pub(crate) struct FileJob {
     pub(crate) seconds: Option<f64>,
     /// It works for its seconds, however often it is done.
     pub(crate) is_timed: bool,
-    /// A pause after so many operations.
+    /// A pause after this many operations.
     pub(crate) think_seconds: f64,
     pub(crate) think_every: u64,
     /// Bytes a second that each clone reads, and writes; 0 is without a limit.

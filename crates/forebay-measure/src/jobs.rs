@@ -157,7 +157,7 @@ impl FileUse {
 struct Subject {
     path: PathBuf,
     bytes: u64,
-    /// It was made here, and is made anew for each sample.
+    /// It was made here, and is made again for each sample.
     is_fresh: bool,
     allocates: bool,
     is_known: bool,
@@ -325,7 +325,7 @@ fn existing(path: &Path, own: &FileUse) -> anyhow::Result<Option<Subject>> {
     Ok(Some(Subject { path: path.to_owned(), bytes, is_fresh: false, allocates: false, is_known: false }))
 }
 
-/// Makes a file, and writes it unless each sample makes it anew.
+/// Makes a file, and writes it unless each sample makes it again.
 fn make(subject: &Subject, is_direct: bool, pattern: Pattern, context: &Context) -> anyhow::Result<()> {
     let Subject { path, bytes, .. } = subject;
     let refused = |error: io::Error| {

@@ -123,7 +123,7 @@ impl Directories {
 }
 
 /// The syncs of directories whose names have changed. Changes in one directory share them: changes made during a sync wait for the
-/// next sync, which starts after it. So many concurrent puts occupy one thread of the engine's pool, not all threads.
+/// next sync, which starts after it. This many concurrent puts occupy one thread of the engine's pool, not all threads.
 #[derive(Clone, Default)]
 pub(crate) struct NameSyncs {
     dirs: Arc<Mutex<HashMap<PathBuf, Turns>>>,

@@ -125,7 +125,7 @@ impl NameLocks {
         let remembered = async {
             let Some(file) = &lock.file else { return Ok(()) };
             match file.set_modified(modified).await {
-                // futimens(3): the file of another user. Then the clock alone tells a deleted object from its successor.
+                // futimens(3): the file of another user. Then only the clock distinguishes a deleted object from its successor.
                 Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
                 _ => Ok(()),
             }
@@ -169,7 +169,7 @@ async fn take(shared: &StoreState, number: u64) -> Result<HeldLock> {
             Either::Left((taken, _)) => return taken,
             Either::Right((slept, _)) => slept?,
         }
-        // A line of this process's own may be long. Behind one that waits in vain the line does not move.
+        // A line within this process may be long. It does not move while its head waits in vain.
         let known = std::mem::replace(&mut changes, shared.lines.changes(number));
         if known == changes {
             return Err(is_held(&path));

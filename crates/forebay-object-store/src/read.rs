@@ -21,7 +21,7 @@ use crate::store::{ForebayStore, StoreState};
 /// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a second copy, which
 /// costs as much as the first.
 const CHUNK_BYTES_MAX: u64 = 8 << 20;
-/// A longer range of a batch is read by itself, in parts of this many bytes, so many at a time.
+/// A longer range of a batch is read by itself, in parts of this many bytes, this many at a time.
 const BATCHED_BYTES_MAX: u64 = 1 << 20;
 /// A little less than a power of two, which is the length of I/O memory: whole blocks around a part fit into it.
 const PART_BYTES: usize = (1 << 20) - 8192;
@@ -56,8 +56,8 @@ enum Content {
         bytes: UnreadBytes,
         program_attributes: ProgramAttributes,
     },
-    /// As `Read`, but the range is longer than a chunk, or others have so many bytes in memory: the file is opened again for each chunk
-    /// that the program polls.
+    /// As `Read`, but the range is longer than a chunk, or others have this many bytes in memory: the file is opened again for
+    /// each chunk that the program polls.
     Later {
         location: String,
         program_attributes: ProgramAttributes,

@@ -455,7 +455,7 @@ async fn give_name(
         .hard_link_unsynced(staged, path)
         .await
         .map_err(|error| Failure::of_new_name(path, error))?;
-    // It is published: a staged name that stays is hidden, and in nobody's way.
+    // It is published: a staged name that stays is hidden, and does no harm.
     let _ = shared.engine.remove_file(staged).await;
     Ok(put.e_tag)
 }

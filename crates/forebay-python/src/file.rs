@@ -309,7 +309,7 @@ fn create_restricted(
     let buffered = open_one(Path::new(&again), Open::write().buffered())?.ok();
     if let Ok(found) = rustix::fs::fstat(main.as_fd()) {
         let permissions = rustix::fs::Mode::from_raw_mode(found.st_mode & !(OWNER_RIGHTS & !permissions));
-        // A file system that refuses it has permissions of its own.
+        // A file system that refuses it has different permissions.
         let _ = rustix::fs::fchmod(main.as_fd(), permissions);
     }
     Ok(Some((main, buffered)))

@@ -141,7 +141,7 @@ const COPIED_PART_BYTES: u64 = 256 << 10;
 /// The parts of a long read in flight: as many bytes as a device has in flight at its full speed, and more.
 const PARTS: u32 = 16;
 
-/// Reads all of `memory` from an adaptive file that has so many bytes there, in parts: each is served from the page cache if
+/// Reads all of `memory` from an adaptive file that has this many bytes there, in parts: each is served from the page cache if
 /// cached. A single read would be served by the device as a whole.
 pub(crate) fn read_in_parts(handle: Handle, offset: u64, mut memory: Destination, as_bytes: bool) -> Job {
     let page = u64::from(handle.file.alignment().memory.max(1));

@@ -39,7 +39,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Runs a batch of so many files, of which it has at most `files_max` open together.
+    /// Runs a batch of this many files, of which it has at most `files_max` open together.
     ///
     /// # Errors
     /// Those of a task.

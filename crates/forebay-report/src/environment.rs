@@ -52,7 +52,7 @@ pub struct Environment {
     /// The description of the named path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathInfo>,
-    /// The engine's report of its own state after it started here.
+    /// The engine's report of its state after it started here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineInfo>,
     /// The findings of `doctor`.
@@ -161,7 +161,7 @@ pub struct DeviceInfo {
     pub numa_node: Option<u32>,
 }
 
-/// The engine's report of its own state.
+/// The engine's report of its state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EngineInfo {

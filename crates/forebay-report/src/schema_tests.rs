@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::environment::Environment;
 use crate::result::{Experiment, Report, Row, metric};
 
-/// Makes the file anew; an entry in the changelog belongs to it, and a new [`SCHEMA`](crate::result::SCHEMA) where a field
+/// Regenerates the file; an entry in the changelog belongs to it, and a new [`SCHEMA`](crate::result::SCHEMA) where a field
 /// changed its meaning.
 const BLESS: &str = "FOREBAY_BLESS";
 

@@ -6,7 +6,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 /// The most choices that are recorded. A run that makes more can still be replayed by its seed.
 const RECORDED_MAX: usize = 1 << 22;
 
-/// Draws choices from a seed and records them, or repeats recorded ones. A choice of 0 is always the simplest event (the first in
+/// Draws choices from a seed and records them, or repeats a recording. A choice of 0 is always the simplest event (the first in
 /// line, no fault, no jitter), so a shorter or smaller sequence is a simpler run.
 #[derive(Debug)]
 pub(crate) struct Source {

@@ -113,7 +113,7 @@ pub fn set_limit(resource: Resource, soft: libc::rlim_t) {
 pub enum Restriction {
     /// More than so much of a resource: both limits.
     Limit(Resource, libc::rlim_t),
-    /// More time than so many seconds: then SIGALRM ends it.
+    /// More time than this many seconds: then SIGALRM ends it.
     Time(libc::c_uint),
     /// A capability, by its number in capabilities(7). A user's process has no capabilities.
     #[cfg(target_os = "linux")]
@@ -248,8 +248,8 @@ pub fn print_skipped(output: &str) {
     output.lines().filter(|line| line.contains("skipped: ")).for_each(|line| println!("{line}"));
 }
 
-/// Runs `body` in children of this program that may have so many files open, one after the other. `test` is the full name of the test that
-/// calls this.
+/// Runs `body` in children of this program that may have this many files open, one after the other. `test` is the full name of
+/// the test that calls this.
 ///
 /// # Panics
 /// If a child fails.

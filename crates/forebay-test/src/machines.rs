@@ -218,7 +218,7 @@ impl Machines {
         }
     }
 
-    /// Fills a node's disk, but for some blocks.
+    /// Fills a node's disk except some blocks.
     ///
     /// # Errors
     /// The ballast is empty: the disk was full, or it could not be made.

@@ -26,7 +26,7 @@ enum Stage {
     /// The value is queued, and completes as others do unless the log was broken on purpose.
     Value(Ticket),
     Refused(Error),
-    /// Waits for room for a record of so many bytes; `id` is the number of its entry, once it waits.
+    /// Waits for room for a record of this many bytes; `id` is the number of its entry, once it waits.
     Room {
         bytes: usize,
         id: Option<u64>,

@@ -65,7 +65,7 @@ pub(crate) struct Writer {
     pub(crate) offset: u64,
     /// Mean bytes of the last groups with records; each counts 15/16 of the one after it.
     pub(crate) group_bytes: u64,
-    /// Segments made anew and used since the log was opened.
+    /// Segments newly made and used since the log was opened.
     pub(crate) made: u64,
     pub(crate) next: Next,
     /// The release of the previous segment's lock.
@@ -477,7 +477,7 @@ impl Writer {
         }
     }
 
-    /// Lets zeros follow a group of so many bytes. Behind a group without records they run ahead: no quiet period follows it.
+    /// Lets zeros follow a group of this many bytes. Behind a group without records they run ahead: no quiet period follows it.
     fn set_pace(&self, bytes: u64) {
         if self.chain.marked {
             self.shared.pace.run_ahead();

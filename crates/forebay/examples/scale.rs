@@ -142,7 +142,7 @@ async fn read(files: Vec<File>, seed: u64, phase: Arc<AtomicU8>) -> forebay::Res
     Ok(reads)
 }
 
-/// Raises the limit of open files if need be; returns whether it allows so many.
+/// Raises the limit of open files if need be; returns whether it allows this many.
 fn allows_files(files: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

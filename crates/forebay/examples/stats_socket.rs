@@ -4,7 +4,7 @@
 //! cargo run --release -p forebay --example stats_socket -- 30
 //! forebay top forebay-example.sock
 //! ```
-//! It runs for so many seconds (default 5), and makes and removes its own file in the current folder.
+//! It runs for this many seconds (default 5), and makes and removes its own file in the current folder.
 
 use std::time::{Duration, Instant};
 

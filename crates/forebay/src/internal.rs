@@ -74,7 +74,7 @@ pub trait ErrorExt: Sized {
     /// Returns the error with the path of its file. A world knows its files by path.
     fn with_path(self, path: impl Into<PathBuf>) -> Self;
 
-    /// Returns the error with its range of the file, in bytes. A writer's read of its own memory fails as a file's.
+    /// Returns the error with its range of the file, in bytes. A writer's read from memory fails like a read from the file.
     fn with_range(self, offset: u64, len: u64) -> Self;
 
     /// Returns the error with a note for people. A writer names the lost participant, a world the fault.
@@ -201,7 +201,7 @@ impl<'f> FileInternals<'f> {
         drop(shard::spawn_on(&inboxes[(self.0.home_shard() + shard) % inboxes.len()], class, make));
     }
 
-    /// Returns the capacity of a block for so many bytes. Writers keep a budget of memory.
+    /// Returns the capacity of a block for this many bytes. Writers keep a budget of memory.
     pub fn capacity(len: u64) -> u64 {
         arena::capacity_for(len as usize).map_or(len, |bytes| bytes as u64)
     }

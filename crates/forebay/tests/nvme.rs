@@ -245,7 +245,7 @@ fn many_ranges_scans_and_appends() {
     assert_eq!(at, 8 << 20);
 }
 
-/// A walk that follows the page number at the start of each page, so many times.
+/// A walk that follows the page number at the start of each page, this many times.
 struct Chain(u32);
 
 impl Walk for Chain {

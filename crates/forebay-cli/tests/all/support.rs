@@ -35,7 +35,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     outcome(&output)
 }
 
-/// Runs the program where a process has no more than so many files open, unless it sets the limit itself.
+/// Runs the program where a process has no more than this many files open, unless it sets the limit itself.
 pub fn run_with_files(files: u32, arguments: &[&str]) -> Outcome {
     run_limited(&format!("ulimit -Sn {files}"), arguments)
 }
@@ -125,7 +125,7 @@ pub fn check_sentence(value: &Value, words: &str) {
     assert!(is_disturbed || verdicts.contains(words), "{words}: {verdicts}");
 }
 
-/// Checks that a row was measured so many times.
+/// Checks that a row was measured this many times.
 pub fn has_samples(row: &Value, count: usize) {
     assert_eq!(row["skipped"], Value::Null, "{row}");
     assert_eq!(row["samples"].as_array().map(Vec::len), Some(count), "{row}");

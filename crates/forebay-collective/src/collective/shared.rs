@@ -109,7 +109,7 @@ impl CollectiveCore {
         Ok(round)
     }
 
-    /// Returns the next step of aggregator `index`, which has written its part of so many rounds.
+    /// Returns the next step of aggregator `index`, which has written its part of this many rounds.
     pub(super) fn poll_turn(
         &self,
         context: &mut Context<'_>,

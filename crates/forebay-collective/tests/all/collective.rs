@@ -12,7 +12,7 @@ fn open(engine: &Engine, path: &Path, open: Open) -> File {
     engine.open(path, open).wait().unwrap()
 }
 
-/// Returns every so many-th record from `rank` on, of a file that is made of records from `base` on.
+/// Returns every this many-th record from `rank` on, of a file that is made of records from `base` on.
 fn strided(rank: u64, participants: u64, records: u64, record: u64, base: u64) -> Vec<(u64, Bytes)> {
     let mine = (0..records).filter(|number| number % participants == rank);
     let piece = |number| {

@@ -107,7 +107,7 @@ fn start_rank(mut command: Command, dir: &Path, number: u32, seconds: u64) -> Ra
     (child, out)
 }
 
-/// Reads so many lines that a rank has said: the first is that all have met.
+/// Reads this many lines that a rank has said: the first is that all have met.
 pub(super) fn hear(out: &mut BufReader<ChildStdout>, lines: u64) {
     let mut heard = 0;
     while heard < lines {
@@ -130,7 +130,7 @@ pub(super) fn reason(number: usize, (child, out): &mut RankProcess) -> String {
     reason.unwrap_or_else(|| panic!("rank {number} has given no reason: {said:?}")).clone()
 }
 
-/// Has one rank stop after so many lines. Returns the reasons that the others gave, all of which end by themselves.
+/// Has one rank stop after this many lines. Returns the reasons that the others gave, all of which end by themselves.
 fn stop(dir: &Path, victim: usize, lines: u64, seconds: u64, stop: impl FnOnce(&mut Child)) -> Vec<String> {
     let mut ranks = start(dir, seconds);
     hear(&mut ranks[victim].1, lines);

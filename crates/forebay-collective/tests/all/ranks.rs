@@ -25,7 +25,7 @@ fn options() -> Options {
     Options::new().memory_bytes_max(4 << 20)
 }
 
-/// Runs `size` ranks, which are on so many hosts in turn.
+/// Runs `size` ranks, which are on this many hosts in turn.
 fn on_ranks<T: Send>(
     dir: &Path,
     (size, hosts): (u32, u32),

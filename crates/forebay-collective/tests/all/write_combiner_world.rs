@@ -30,7 +30,7 @@ struct Model {
 }
 
 impl Model {
-    /// Returns the file after so many writes.
+    /// Returns the file after this many writes.
     fn after(&self, writes: usize) -> Vec<u8> {
         let mut bytes = self.initial.clone();
         for (offset, data) in &self.writes[..writes] {

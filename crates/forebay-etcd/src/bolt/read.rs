@@ -158,7 +158,7 @@ impl Reader {
         io::Error::new(io::ErrorKind::InvalidData, format!("{}{place}: {text}", self.path.display()))
     }
 
-    /// Reads a page that has at most so many bytes.
+    /// Reads a page that has at most this many bytes.
     fn page(&self, number: u64, bytes_max: u64) -> io::Result<Page> {
         let failed = |error: io::Error| {
             io::Error::new(error.kind(), format!("{}, page {number}: {error}", self.path.display()))

@@ -37,7 +37,7 @@ const METADATA: &str = "grpc-metadata-";
 const FROM_SERVICE: [(&str, &str); 2] =
     [("content-type", "application/json"), ("grpc-metadata-content-type", "application/grpc")];
 
-/// Returns the gateway to these services, whose messages have so many bytes at most.
+/// Returns the gateway to these services, whose messages have this many bytes at most.
 pub(crate) fn router(services: Router, message_bytes_max: usize) -> Router {
     let text_bytes_max = TEXT_OVER_MESSAGE.saturating_mul(message_bytes_max);
     let gateway = Arc::new(Gateway { calls: routes::calls(), services, text_bytes_max });

@@ -161,8 +161,8 @@ impl Audit {
         Audit { view, left: STRETCHES, last: None, found }
     }
 
-    /// Reads about so many bytes, or to the end of a stretch. Returns the bytes read; `None` at the end. After an error for lack of
-    /// memory the next call resumes at the same place.
+    /// Reads about this many bytes, or to the end of a stretch. Returns the bytes read; `None` at the end. After an error for
+    /// lack of memory the next call resumes at the same place.
     ///
     /// # Errors
     /// Damage, and the store's.

@@ -379,7 +379,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Returns whether the batch fits the store with so many bytes more, in so many changes.
+    /// Returns whether the batch fits the store with this many bytes more, in this many changes.
     fn has_room(&self, bytes: u64, changes: u64) -> bool {
         let bytes = self.bytes + bytes;
         let around_bytes = self.more_key_bytes + CHANGE_BYTES * (self.batch.len() as u64 + changes);

@@ -51,7 +51,7 @@ pub(crate) struct CompactionRevisions {
     pub(crate) finished: Option<i64>,
 }
 
-/// The current value of a key, but for its bytes.
+/// The current value of a key, without its bytes.
 #[derive(Clone, Copy)]
 struct Current {
     at: At,

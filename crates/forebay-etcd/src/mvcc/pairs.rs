@@ -177,7 +177,7 @@ struct Older<'a> {
 }
 
 impl Older<'_> {
-    /// Returns the next pair, of at most so many.
+    /// Returns the next pair, of at most this many.
     async fn next(&mut self, left: usize) -> Result<Option<KeyValue>, Failure> {
         if self.fetched.as_slice().is_empty() {
             let mut some = Vec::new();

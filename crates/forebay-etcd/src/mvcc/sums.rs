@@ -13,7 +13,7 @@ use super::reader::Part;
 
 /// How many checkpoints the state keeps. All members keep the same checkpoints.
 pub(super) const CHECKPOINTS_KEPT: usize = if cfg!(test) { 4 } else { 16 };
-/// A checkpoint is made by the entry that passes a multiple of so many revisions.
+/// A checkpoint is made by the entry that passes a multiple of this many revisions.
 const CHECKPOINT_REVISIONS: i64 = if cfg!(test) { 64 } else { 10_000 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -125,7 +125,8 @@ fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { revision, ..ResponseHeader::default() })
 }
 
-/// Carries out a transaction without puts, deletes and transactions in it. Returns `None` if its ranges return more than so many bytes.
+/// Carries out a transaction without puts, deletes and transactions in it. Returns `None` if its ranges return more than this
+/// many bytes.
 pub(super) async fn read(
     place: &Place<'_>,
     request: &TxnRequest,

@@ -20,7 +20,7 @@ use crate::proto::peer::Attributes;
 use crate::refusal::Refusal;
 use crate::types::Types;
 
-/// A read also scans unwanted events, and ends when all of them together have so many times the bytes that it may collect.
+/// A read also scans unwanted events, and ends when all of them together have this many times the bytes that it may collect.
 const READ_FACTOR: usize = 4;
 
 /// One state: a snapshot of the store. It keeps files and memory of the store while it lives.

@@ -236,7 +236,7 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
-        // Keys and values are nobody else's to read.
+        // Other users may not read keys and values.
         fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
         let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
         sync_dir(above.unwrap_or(Path::new(".")))?;

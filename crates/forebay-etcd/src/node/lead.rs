@@ -1,4 +1,4 @@
-//! Proposals that the leader of one term makes, and nobody else.
+//! Proposals that only the leader of one term makes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

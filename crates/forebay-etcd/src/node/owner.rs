@@ -1,6 +1,6 @@
 //! The log of a member, which is that of no other one.
 //!
-//! The log may be on another drive than the rest (`--wal-dir`). If it were created anew, because its drive is not mounted, the
+//! The log may be on another drive than the rest (`--wal-dir`). If it were created again, because its drive is not mounted, the
 //! member would lack its vote and the entries that it acknowledged; and another member's log could be mistaken for its own. So the
 //! log has the ids of its member, and a number that was drawn for it; the [`Identity`] has the number as well, from when the log is
 //! ready and before anything is in it. Until then the log may be missing or empty, and a start creates it again.

@@ -13,7 +13,7 @@ use super::peers::Purpose;
 use super::{EndReason, Leadership, Node};
 use crate::proto::peer::{Attributes, Format, MembersRequest, command};
 
-/// How long nobody may lead, in election timeouts, before a member asks whether it was removed.
+/// The time without a leader, in election timeouts, after which a member asks whether it was removed.
 const ELECTIONS_ALONE_MAX: u32 = 4;
 
 impl Node {

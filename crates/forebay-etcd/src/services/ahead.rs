@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::proto::etcdserverpb::{CompactionRequest, LeaseKeepAliveRequest, PutRequest};
 
-    /// A stream whose client has sent so many of these requests, and is there.
+    /// A stream whose client has sent this many of these requests, and is there.
     fn stream_of<T: Message + Default + 'static>(count: usize, request: &T) -> Streaming<T> {
         let message = request.encode_to_vec();
         let frame = [&[0][..], &(message.len() as u32).to_be_bytes()[..], &message[..]].concat();

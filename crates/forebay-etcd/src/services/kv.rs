@@ -222,7 +222,7 @@ impl Keys {
             } else {
                 self.context.check_bytes(&request)?;
                 let mut author = self.context.permit(&by, |check| txn_needs(&request, check)).await?;
-                // Its ranges are read as it is applied, which waits for nobody.
+                // Its ranges are read as it is applied, which waits for no client.
                 let mut permit = None;
                 if may_return_all(&request) {
                     permit = Some(RangePermit::wait(&self.context).await?);

@@ -190,7 +190,7 @@ pub(super) fn place_long<M: Message + Default>(
     Ok(M::default())
 }
 
-/// Returns the header of a message with so many bytes.
+/// Returns the header of a message with this many bytes.
 fn start_message(bytes: usize) -> Result<BytesMut, Status> {
     let Some(length) = u32::try_from(bytes).ok().filter(|_| bytes <= MESSAGE_BYTES_MAX) else {
         let text = format!("grpc: trying to send message larger than max ({bytes} vs. {MESSAGE_BYTES_MAX})");

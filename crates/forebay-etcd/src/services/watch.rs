@@ -33,10 +33,10 @@ const READ_BYTES_MAX: usize = 1 << 20;
 const COPIES_MAX: usize = if cfg!(test) { 1_000 } else { 1 << 16 };
 /// A shorter interval would cause noticeable load.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// One of so many reads is for the watch that has the least to read: it does not wait for another one's long history. The others are
-/// for the one that has the most, and with it for all.
+/// One of this many reads is for the watch that has the least to read: it does not wait for another one's long history. The
+/// others are for the one that has the most, and with it for all.
 const READS_OF_MOST: u32 = 4;
-/// After so many requests in a row, events have priority once.
+/// After this many requests in a row, events have priority once.
 const REQUESTS_MAX: u32 = 64;
 /// The watch id of responses to no watch.
 const NO_WATCH: i64 = -1;

@@ -271,7 +271,7 @@ impl StoreCore {
         active > 0 && (sealed == 0 || sealed + active + next <= self.budget.memtables)
     }
 
-    /// Returns whether the memtables may use so many more bytes now.
+    /// Returns whether the memtables may use this many more bytes now.
     fn is_free(&self, commit: &Commit, cost: u64) -> bool {
         if !self.takes(commit, cost) && !self.may_seal(commit, cost) {
             return false;

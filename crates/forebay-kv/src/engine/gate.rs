@@ -108,7 +108,7 @@ impl Gate {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Sets the next flush, of so many entries; `used` are the bytes in use now.
+    /// Sets the next flush, of this many entries; `used` are the bytes in use now.
     pub(crate) fn begin(&self, used: u64, entries: usize, now_ns: u64) {
         let entries = entries.max(1) as u64;
         self.lock().flush = Some(Flush { used, entries, written: 0, began_ns: now_ns, ending_ns: None });
@@ -121,7 +121,7 @@ impl Gate {
         }
     }
 
-    /// Adds so many keys to those that the flush has written.
+    /// Adds this many keys to those that the flush has written.
     pub(crate) fn advance(&self, keys: usize) {
         if let Some(flush) = &mut self.lock().flush {
             flush.written += keys as u64;

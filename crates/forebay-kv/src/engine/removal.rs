@@ -44,7 +44,7 @@ pub(crate) async fn range(shared: &Arc<StoreCore>, keyspace: u32, bounds: Bounds
     .await
 }
 
-/// Writes the tables at the ends of the bounds anew, without what lies within, and exchanges all tables in one step.
+/// Rewrites the tables at the ends of the bounds without the entries within, and exchanges all tables in one step.
 async fn cut(
     shared: &Arc<StoreCore>,
     levels: &Levels,

@@ -175,7 +175,7 @@ impl Commit {
     }
 }
 
-/// Returns the least bytes of the tables of so many keyspaces in a memtable, but one.
+/// Returns the least bytes of the tables of this many keyspaces in a memtable, but one.
 pub(super) fn short_tables_bytes(keyspaces: u64) -> u64 {
     keyspaces.saturating_sub(1) * pick::SHORT_BYTES
 }

@@ -40,7 +40,7 @@ use crate::memtable::Memtables;
 pub(crate) const RESERVE: &str = "reserve";
 /// The interval at which work that found no space is retried in any case.
 const AGAIN: Duration = Duration::from_millis(500);
-/// A store that is opened allocates its reserve in full, or halved up to so many times where space is short.
+/// A store that is opened allocates its reserve in full, or halved up to this many times where space is short.
 const HALVINGS: u32 = 2;
 /// Failures since space may have become free, after which the periodic retry needs more free space than the last try used. The
 /// first of them may be those of several jobs.
@@ -223,7 +223,7 @@ impl Space {
         self.reserve.load(Ordering::Relaxed)
     }
 
-    /// Lets the reserve grow if so many bytes of flushes to come are too many for it.
+    /// Lets the reserve grow if this many bytes of flushes to come are too many for it.
     #[inline]
     pub(super) fn note_unflushed(&self, bytes: u64) {
         if self.grows.load(Ordering::Relaxed) && bytes >= self.outgrown_at.load(Ordering::Relaxed) {
@@ -418,7 +418,7 @@ impl StoreCore {
         self.home.remove_file(RESERVE).await.is_ok()
     }
 
-    /// Allocates so many bytes for the reserve's file, or removes the file on failure.
+    /// Allocates this many bytes for the reserve's file, or removes the file on failure.
     async fn allocate_reserve(&self, bytes: u64) -> Result<()> {
         self.make_reserve(bytes).await?;
         self.full.reserve.store(bytes, Ordering::Release);
@@ -476,7 +476,7 @@ impl StoreCore {
         }
     }
 
-    /// Returns whether so many bytes of the disk are free.
+    /// Returns whether this many bytes of the disk are free.
     async fn are_free(&self, bytes: u64) -> bool {
         let made = self.make_reserve(bytes).await;
         if made.is_ok() {

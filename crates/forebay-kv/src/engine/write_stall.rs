@@ -36,7 +36,7 @@ fn delay(level0: usize, pending_bytes: u64, pending_slow: u64) -> Duration {
     DELAY_MAX.mul_f64(worst * worst)
 }
 
-/// Returns the tables in level 0 of one keyspace that slow writers as much as so many of all keyspaces do. All keyspaces together
+/// Returns the tables in level 0 of one keyspace that slow writers as much as this many of all keyspaces do. All keyspaces together
 /// slow writers once their metadata use half of the cache.
 pub(super) fn crowd(tables: usize, budget: &Budget) -> usize {
     let half = (budget.cache / 2).max(1);

@@ -49,8 +49,8 @@ pub(crate) struct Edit {
 /// Bytes of a table in an edit, without its keys.
 const TABLE_BYTES: u64 = 1 + 2 * 4 + 6 * 8 + 2 * 2;
 
-/// Returns the bytes that an edit needs on disk, about, which adds so many tables, whose longest keys have these bytes together. Its
-/// records are padded, and so are the ends of segments.
+/// Returns the bytes that an edit needs on disk, about, which adds this many tables, whose longest keys have these bytes
+/// together. Its records are padded, and so are the ends of segments.
 pub(crate) fn added_bytes(tables: u64, longest_keys_bytes: u64) -> u64 {
     let bytes = tables * TABLE_BYTES + 2 * longest_keys_bytes;
     bytes + bytes / 4

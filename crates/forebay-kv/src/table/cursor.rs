@@ -297,7 +297,7 @@ impl Cursor {
     }
 
     /// As [`next`](Self::next), but leaves a value that was not read with its leaf to [`load`](Self::load).
-    /// So many cursors that wait for their turn do not each hold a long value.
+    /// This many cursors that wait for their turn do not each hold a long value.
     ///
     /// # Errors
     /// As [`next`](Self::next).

@@ -26,7 +26,7 @@ fn world(seed: u64) -> World {
     World::new(seed).disk(Profile::nand().at("/disk").capacity(DISK).metadata_order(order))
 }
 
-/// Returns the seeds of a test: so many, and ten times as many in an optimised build.
+/// Returns the seeds of a test: this many, and ten times as many in an optimised build.
 pub(crate) fn seeds(few: u64) -> std::ops::Range<u64> {
     0..10 * few / forebay_test::one_in_daily(10) as u64
 }
@@ -303,7 +303,7 @@ fn taken_bytes(dir: &Path) -> u64 {
     each.sum()
 }
 
-/// Waits until the reserve has at least so many bytes.
+/// Waits until the reserve has at least this many bytes.
 async fn reserve_reaches(store: &Store, bytes: u64) {
     while store.stats().reserve_bytes < bytes {
         assert!(store.stats().full.is_none());
@@ -524,7 +524,7 @@ fn a_full_store_writes_nothing_while_there_is_no_more_space() {
             model.fill_some(&store).await.expect("there is space");
         }
         store.compact().await.expect("there is space");
-        // So many that a store at rest compacts them.
+        // This many that a store at rest compacts them.
         for first in (0..2_000).step_by(100) {
             let mut batch = Batch::new();
             for number in (first..first + 100).step_by(4) {
@@ -561,7 +561,7 @@ fn a_flush_does_not_wait_for_the_space_that_a_compaction_lacks() {
             model.fill_some(&store).await.expect("there is space");
         }
         store.compact().await.expect("there is space");
-        // So many that a store at rest compacts them.
+        // This many that a store at rest compacts them.
         for first in (0..2_000).step_by(100) {
             let mut batch = Batch::new();
             for number in (first..first + 100).step_by(4) {

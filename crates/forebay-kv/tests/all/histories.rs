@@ -35,7 +35,7 @@ impl Recorder {
         self.history.lock().unwrap().iter().filter(|transaction| transaction.fate == fate).count()
     }
 
-    /// Returns whether so many have met that the history shows something.
+    /// Returns whether this many have met that the history shows something.
     fn is_enough(&self) -> bool {
         self.count(Fate::Committed) > 20 && self.count(Fate::Aborted) > 20
     }
@@ -321,7 +321,7 @@ enum Reads {
     Ranges,
 }
 
-/// Two transactions that each read what the other writes: write skew. The second commits after so many flushes.
+/// Two transactions that each read what the other writes: write skew. The second commits after this many flushes.
 async fn skew(
     store: &Store,
     isolation: Isolation,

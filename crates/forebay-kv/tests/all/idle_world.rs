@@ -30,14 +30,14 @@ async fn open(engine: &Engine) -> Store {
     Store::open(engine, DIR, options()).await.expect("the store opens")
 }
 
-/// Returns a store at rest with so many keys, each of about a kilobyte, in its last level.
+/// Returns a store at rest with this many keys, each of about a kilobyte, in its last level.
 async fn filled(engine: &Engine, keys: u64) -> Store {
     let store = open(engine).await;
     fill(&store, keys, 1_000).await;
     store
 }
 
-/// Fills a store with so many keys, all in its last level.
+/// Fills a store with this many keys, all in its last level.
 async fn fill(store: &Store, keys: u64, value_bytes: usize) {
     let keyspace = store.default_keyspace();
     for first in (0..keys).step_by(100) {

@@ -15,7 +15,7 @@ fn world() -> World {
     World::new(1).disk(Profile::nand().at("/disk")).steps_max(u64::MAX)
 }
 
-/// Returns a store of 16 MiB with so many leaves in tables, and nothing of them in its cache.
+/// Returns a store of 16 MiB with this many leaves in tables, and nothing of them in its cache.
 async fn store(engine: &Engine, leaves: u64) -> Store {
     let options = Options::new().memory_bytes_max(Options::MEMORY_BYTES_MIN).store_id(9).clock(|| 1_000_000);
     let store = Store::open(engine, "/disk/kv", options).await.expect("the store opens");

@@ -302,7 +302,7 @@ fn all_count(mut range: Range) -> usize {
     count
 }
 
-/// Regression: a range that lacked memory kept its read-ahead until it continued, so many of them waited for each other forever.
+/// Regression: a range that lacked memory kept its read-ahead until it continued, and many of them waited for each other forever.
 /// Here 100 alternate, each until it lacks memory, and all complete.
 #[test]
 fn ranges_without_memory_do_not_wait_for_each_other() {

@@ -335,7 +335,7 @@ async fn opened(engine: &Engine) -> Result<(Store, Keyspace), String> {
     Ok((store, state))
 }
 
-/// Cuts the power at the n-th operation of a flush. Returns whether the flush had so many operations.
+/// Cuts the power at the n-th operation of a flush. Returns whether the flush had this many operations.
 fn cut_in_flush(n: u64) -> Result<bool, String> {
     let mut world = World::new(n).disk(Profile::nand().at("/disk")).stalls_ppm(0);
     let lived = world.run(async |engine| {

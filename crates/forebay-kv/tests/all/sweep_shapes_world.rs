@@ -238,7 +238,7 @@ async fn changed(engine: Engine, change: impl Fn(u64) -> Option<NewValue>) -> At
     Ok(cost)
 }
 
-/// Returns whether a key is among so many percent of them, which lie between the others.
+/// Returns whether a key is among this many percent of them, which lie between the others.
 fn is_among(number: u64, percent: u64) -> bool {
     number * 7_919 % MANY * 100 < percent * MANY
 }
@@ -247,12 +247,12 @@ async fn rewritten(engine: Engine, at: u64) -> Attempt {
     changed(engine, |number| is_among(number, at).then_some(Some(number + 1))).await
 }
 
-/// All keys are changed, and of these so many percent deleted.
+/// All keys are changed, and of these this many percent deleted.
 async fn deleted(engine: Engine, at: u64) -> Attempt {
     changed(engine, |number| Some((!is_among(number, at)).then_some(number + 1))).await
 }
 
-/// Makes a store of so many keyspaces, each of which has a table.
+/// Makes a store of this many keyspaces, each of which has a table.
 async fn with_tables(engine: &Engine, count: u64) -> forebay_kv::Result<Store> {
     let store = open_with(engine, options()).await?;
     for number in 0..count {

@@ -19,7 +19,7 @@ const SEGMENT: u64 = MIB;
 const INLINE: u64 = 1 << 10;
 /// Bytes of an entry in addition to its value: its key, and its overhead in leaf or record.
 pub(crate) const BESIDE: u64 = 32;
-/// A range reads ahead twice this much; a batch of gets has so many under way.
+/// A range reads ahead twice this much; a batch of gets has this many under way.
 const AHEAD: u64 = 64 * KIB;
 const GETS: u64 = 128;
 /// The number of concurrent gets on the axis of their values.
@@ -198,7 +198,7 @@ static MANY_KEYSPACES: Axis = Axis {
     unit: "keyspaces",
     package: "forebay-kv",
     range: 512..=4_096,
-    // With so many of them the manifest's state has these bytes.
+    // With this many of them the manifest's state has these bytes.
     crosses: &[("PART_BYTES", 32 << 10), ("MANIFEST_BYTES", 256 << 10)],
     steps: &[],
     limit: None,
@@ -217,7 +217,7 @@ static LEAST_KEYSPACES: Axis = Axis {
     unit: "keyspaces",
     package: "forebay-kv",
     range: 1_023..=1_025,
-    // 16 MiB have so many of them.
+    // 16 MiB have this many of them.
     crosses: &[("KEYSPACE_BYTES", 16 << 10)],
     steps: &[],
     limit: Some(Limit { most: 1_024, words: &["1024", "memory_bytes_max", "prefix"] }),

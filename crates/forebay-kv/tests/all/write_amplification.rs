@@ -102,7 +102,7 @@ fn of_levels(stats: &Stats) -> (u64, usize) {
     (levels.iter().map(|level| level.bytes).sum(), runs.sum())
 }
 
-/// Writes every key so many times, each time in another order.
+/// Writes every key this many times, each time in another order.
 async fn written(engine: Engine, rounds: u64) -> Figures {
     let options = options().memtable_bytes(32 << 10).log_segment_bytes(64 << 10).store_id(7).clock(|| 1_000);
     let store = Store::open(&engine, "/disk/store", options.clone()).await.expect("a store");

@@ -78,7 +78,7 @@ pub(crate) fn value(number: u64) -> Vec<u8> {
     word.iter().copied().cycle().take(8 + (number % 900) as usize).collect()
 }
 
-/// Returns a batch that counts as so many bytes: keys from 1 on, with values of 20,000 bytes and a longer last one, and the
+/// Returns a batch that counts as this many bytes: keys from 1 on, with values of 20,000 bytes and a longer last one, and the
 /// lengths of the values.
 pub(crate) fn batch_of(keyspace: &Keyspace, bytes: u64) -> (Batch, Vec<u64>) {
     const VALUE: u64 = 20_000;

@@ -303,7 +303,7 @@ async fn run_hogs(
     Ok(moved.get())
 }
 
-/// Hogs in a process of their own, because control groups divide between processes; it is killed when dropped.
+/// Hogs in a separate process, because control groups divide between processes; it is killed when dropped.
 #[derive(Debug)]
 struct OtherHogs {
     child: Child,
@@ -445,7 +445,7 @@ mod tests {
     use crate::cleanup::TempFile;
     use crate::lanes::{sparse_file, test_job, test_row, test_table};
 
-    /// Runs a sample of a row for so many seconds in a sparse file, which stays until its handle is dropped.
+    /// Runs a sample of a row for this many seconds in a sparse file, which stays until its handle is dropped.
     fn sample_of(row: &str, hogs: u64, does: &str, seconds: f64) -> (TempFile, anyhow::Result<Outcome>) {
         let temp = sparse_file(8 << 20);
         let all = json!({ "hogs": hogs, "hog_does": does, "file_bytes": 8 << 20 });

@@ -67,7 +67,7 @@ pub(super) enum Workload {
 }
 
 impl Workload {
-    /// Returns the maximum number of appends that have a handle of their own.
+    /// Returns the maximum number of appends that have a separate handle.
     pub(super) fn lanes(self) -> usize {
         match self {
             Self::Open { .. } => 64,

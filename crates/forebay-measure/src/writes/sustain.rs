@@ -281,7 +281,7 @@ impl Plan for Run<'_> {
 #[derive(Debug, Deserialize)]
 struct Work {
     idle_seconds: f64,
-    /// Queue depth of random operations; sequential writes have a depth of their own.
+    /// Queue depth of random operations; sequential writes have a separate depth.
     depth: usize,
     file_bytes: u64,
 }

@@ -19,7 +19,7 @@ const PART: u64 = 64 << 20;
 const PARTS: u64 = 4;
 const ROUND: u64 = PARTS * PART;
 const ROUNDS: u64 = 100_000_000_000 / ROUND;
-/// After so many the process has all that it needs.
+/// After this many the process has all that it needs.
 const EARLY: u64 = 10;
 
 /// Returns the most memory that this process has had so far.

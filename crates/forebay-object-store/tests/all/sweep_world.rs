@@ -22,7 +22,7 @@ use crate::common::{self, bytes_of, dir};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const ROOT: &str = "/disk/objects";
-/// More is read in parts, so many at a time.
+/// More is read in parts, this many at a time.
 const PART: u64 = MIB;
 const PARTS: u64 = 4;
 /// Ranges of a batch under way.

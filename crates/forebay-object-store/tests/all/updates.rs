@@ -104,7 +104,7 @@ fn worker() {
     });
 }
 
-/// Runs a process, which is killed once it has reported so many things. Returns its reports.
+/// Runs a process, which is killed once it has reported this many things. Returns its reports.
 fn run(root: &FsPath, number: u64, lines: u64, killed_after: Option<usize>) -> Vec<String> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command

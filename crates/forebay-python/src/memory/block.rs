@@ -64,7 +64,7 @@ impl Block {
         unsafe { fill(slf.into_any(), view, memory, true, flags) }
     }
 
-    /// Exports the bytes by DLPack, read-only; as a copy for consumers that cannot be told so.
+    /// Exports the bytes by DLPack, read-only; as a copy for consumers whose protocol has no read-only flag.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,

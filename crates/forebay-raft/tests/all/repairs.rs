@@ -96,7 +96,7 @@ async fn fill(engine: &Engine, dir: &Path, entries: u64) {
     store.close().await.unwrap();
 }
 
-/// Returns the snapshot of a leader with so many entries, as it arrives at a follower.
+/// Returns the snapshot of a leader with this many entries, as it arrives at a follower.
 async fn sent(engine: &Engine, to: &Store, entries: u64) -> SnapshotOf<Types, RaftSnapshot> {
     let one = dir();
     let mut leader = open(engine, one.path(), &RepairedTexts::default()).await;

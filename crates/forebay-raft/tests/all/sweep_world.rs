@@ -153,7 +153,7 @@ async fn snapshot(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Returns the cost of an append of so many bytes: at most two groups for each mebibyte, one after the other.
+/// Returns the cost of an append of this many bytes: at most two groups for each mebibyte, one after the other.
 fn of_append(bytes: u64) -> Cost {
     let more = bytes / (MIB / 2);
     let group = Cost::of_group(bytes);

@@ -29,7 +29,7 @@ struct WaitDocument {
     method: String,
     wall_ns: u64,
     full_wait_share: f64,
-    // Earlier versions did not tell it.
+    // Earlier versions did not report it.
     #[serde(default)]
     maybe_full_wait_share: Option<f64>,
     #[serde(default)]

@@ -518,7 +518,7 @@ fn slow_scans(points: Points) {
     });
 }
 
-/// A walk whose first step reads so many ranges concurrently. Returns whether all bytes are right.
+/// A walk whose first step reads this many ranges concurrently. Returns whether all bytes are right.
 struct Fan {
     ranges: u64,
     left: Option<u64>,

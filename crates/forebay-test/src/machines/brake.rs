@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::mounts;
 
-/// A disk with a brake makes so many writes a second: less than a node needs for an entry each.
+/// A disk with a brake makes this many writes a second: less than a node needs for an entry each.
 const WRITES_PER_S: u32 = 12;
 
 /// Groups with limits for devices. They are removed with this.

@@ -205,7 +205,7 @@ impl<P: Program> Nodes<P> {
         Duration::from_millis(self.random.below(400))
     }
 
-    /// Ends all faults, but for processes that have ended.
+    /// Ends all faults, except that ended processes stay ended.
     ///
     /// # Panics
     /// If it cannot be done.

@@ -259,7 +259,7 @@ pub(super) mod rocks {
 
     static THREADS: Mutex<Vec<std::thread::JoinHandle<()>>> = Mutex::new(Vec::new());
 
-    /// Waits for the threads of all logs, which end when nobody can write any more. A process that ended before would destroy
+    /// Waits for the threads of all logs, which end when no one can write any more. A process that ended before would destroy
     /// RocksDB's state under them.
     pub(in super::super) fn wait_for_threads() -> Result<()> {
         let threads = std::mem::take(&mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner));

@@ -89,7 +89,7 @@ impl<M: RaftStateMachine<Types>> RaftNetworkV2<Types> for Local<M> {
         _: impl Future<Output = ReplicationClosed> + Send + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        // No entry is purged here, so nobody needs one.
+        // No entry is purged here, so no snapshot is needed.
         Err(StreamingError::Unreachable(Unreachable::new(&AnyError::error("no snapshots here"))))
     }
 }

@@ -280,7 +280,7 @@ fn each(mut call: impl FnMut() -> std::io::Result<()>) -> std::io::Result<f64> {
     Ok(best)
 }
 
-/// Returns the calls a second of so many threads.
+/// Returns the calls a second of this many threads.
 fn direct(path: &Path, threads: u64, seconds: f64) -> Outcome<f64> {
     let begun = Instant::now();
     let end = begun + Duration::from_secs_f64(seconds);

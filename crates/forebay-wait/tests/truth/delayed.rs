@@ -46,7 +46,7 @@ impl DelayedDevice {
         run(what, &self.file, None)
     }
 
-    /// Checks that the program's own clock shows the planted wait: so many requests, one after the other.
+    /// Checks that the program's own clock shows the planted wait: this many requests, one after the other.
     #[track_caller]
     fn planted(&self, waited_ns: u64, requests: u64) {
         let (least, most) = (requests * self.delay_ns, requests * (self.delay_ns + TICK_NS) / 100 * 102);

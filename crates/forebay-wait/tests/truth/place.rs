@@ -36,7 +36,7 @@ impl Directory {
         &self.0
     }
 
-    /// Creates a file of so many bytes, on the device and not only in memory.
+    /// Creates a file of this many bytes, on the device and not only in memory.
     pub fn file(&self, bytes: usize) -> PathBuf {
         let path = self.0.join("data.bin");
         let mut state = 88_172_645_463_325_252_u64;
@@ -61,7 +61,7 @@ impl Drop for Directory {
     }
 }
 
-/// A blkio cgroup (version 1) that limits to so many bytes a second, removed at the end.
+/// A blkio cgroup (version 1) that limits to this many bytes a second, removed at the end.
 pub struct Throttle(PathBuf);
 
 impl Throttle {

@@ -334,7 +334,7 @@ fn write_and_fsync(path: &Path) {
     }
 }
 
-/// Starts eight threads, each of which reads so many blocks.
+/// Starts eight threads, each of which reads this many blocks.
 fn threads(path: &Path, blocks: u64) -> Truth {
     let begun = Instant::now();
     let together = Barrier::new(8);
@@ -472,7 +472,7 @@ fn with_worker_rings(path: &Path) -> Truth {
     truth
 }
 
-/// Reads the whole file with so many threads, block after block, by one engine: so many operations are in its
+/// Reads the whole file with this many threads, block after block, by one engine: this many operations are in its
 /// rings.
 fn with_forebay(path: &Path, readers: usize) -> Truth {
     let engine = forebay::Engine::start(forebay::Config::new()).expect("it starts");

@@ -61,7 +61,7 @@ impl Scene {
 }
 
 impl Scene {
-    /// Returns the limits of a log that is written in units of so many bytes.
+    /// Returns the limits of a log that is written in units of this many bytes.
     pub(super) fn limits(&self, unit: u32) -> Limits {
         let options = &self.options;
         let segment_bytes =

@@ -3,7 +3,7 @@
 //! A waiter is *called* (woken) once its record fits; from then on its owner must poll it. Other appends wait for it for 50 ms, so
 //! that the order of arrival holds among appends that are polled. After that they pass it while they fit. So an append that is not
 //! polled loses its precedence, and does not block others. An append that is polled and finds too little room again closes the line
-//! behind it until it fits, and keeps its precedence for longer each time: short records do not starve long ones.
+//! behind it until it fits, and keeps its precedence for longer each time: short records do not starve long records.
 //!
 //! *Invariant: while a waiter is neither called nor passed, bytes are pending or another waiter is called.*
 //! So the waiter is woken by a group that becomes durable, or at the deadline of the called waiter, for which

@@ -22,7 +22,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Returns the step for a segment that is waited for, with so many bytes left.
+    /// Returns the step for a segment that is waited for, with this many bytes left.
     pub(super) fn waited_for(left: u64) -> Step {
         Step { bytes: left.min(ZEROS_BYTES), is_ahead: false }
     }
@@ -81,7 +81,7 @@ impl Pace {
         self.lock().earned = STEP_BYTES;
     }
 
-    /// Notes a group, which earns so many bytes of zeros.
+    /// Notes a group, which earns this many bytes of zeros.
     pub(crate) fn earn(&self, bytes: u64) {
         self.change(|state| {
             state.demand = Demand::Use;

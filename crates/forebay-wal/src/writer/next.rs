@@ -139,7 +139,8 @@ impl Next {
         self.made.is_some()
     }
 
-    /// Returns the bytes of zeros that a group of so many bytes earns: the segment is there when two thirds of what was left are used.
+    /// Returns the bytes of zeros that a group of this many bytes earns: the segment is there when two thirds of what was left
+    /// are used.
     pub(crate) fn zeros_for(&self, bytes: u64, maker: &Maker) -> u64 {
         bytes.saturating_mul(maker.bytes) / self.left.max(1) / 2 * 3
     }

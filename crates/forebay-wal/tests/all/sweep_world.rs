@@ -273,7 +273,7 @@ async fn values(engine: Engine, at: u64) -> Attempt {
     Ok(cost)
 }
 
-/// Sets values of so many bytes together, in one batch.
+/// Sets values of this many bytes together, in one batch.
 async fn value_table(engine: Engine, at: u64) -> Attempt {
     /// The bytes of a table without entries, and of an entry in addition to its value: their lengths, and a key of three bytes.
     const TABLE: u64 = 2;

@@ -32,7 +32,7 @@ fn values_survive_every_change_of_the_log() {
     for round in 1..=12u64 {
         let vote = round.to_string();
         wal.set("vote", vote.as_bytes()).wait().unwrap();
-        // So many that the truncation removes the segment with the value, and it is reused.
+        // This many that the truncation removes the segment with the value, and it is reused.
         for number in 0..200 {
             wal.append(&record(number)).queued().wait().unwrap();
         }

@@ -44,7 +44,7 @@ pub(crate) enum Side {
 
 #[derive(Clone, Copy)]
 enum Workload {
-    /// So many tasks on the shard, with one operation in flight each.
+    /// This many tasks on the shard, with one operation in flight each.
     Nop(u64),
     Read(u64),
     Write(u64),

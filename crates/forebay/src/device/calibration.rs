@@ -56,7 +56,7 @@ pub struct Rates {
     pub latency_ns: u64,
 }
 
-/// The limit for the requests in flight that a calibration may name: a budget holds so many.
+/// The limit for the requests in flight that a calibration may name: a budget holds this many.
 const DEPTH_MAX: u32 = 910;
 const WRITE_COST: std::ops::RangeInclusive<f64> = 0.25..=16.0;
 

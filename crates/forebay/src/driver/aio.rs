@@ -111,7 +111,7 @@ impl AioDriver {
     /// Creates a driver for `depth` requests that any thread may enter, one at a time.
     ///
     /// # Errors
-    /// The system's refusal of native AIO for this process; [`refused`] tells it.
+    /// The system's refusal of native AIO for this process; [`refused`] returns it.
     pub(crate) fn for_visitors(depth: u32) -> Result<AioDriver, Refusal> {
         let depth = depth.max(1);
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)

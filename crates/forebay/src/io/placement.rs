@@ -15,8 +15,8 @@ use topology::{Topology, list};
 
 /// The processors on which the shards run; see [`Config::placement`](crate::Config::placement).
 ///
-/// Those that the process may not use (a control group's cpuset, `taskset`) are left out, as are offline ones. If no processor is
-/// left, [`Engine::start`](crate::Engine::start) fails and names both.
+/// Those that the process may not use (a control group's cpuset, `taskset`) are left out, as are offline processors. If no
+/// processor is left, [`Engine::start`](crate::Engine::start) fails and names both.
 ///
 /// ```
 /// use forebay::{Config, Engine, Placement};
@@ -148,12 +148,12 @@ impl Seats {
         if self.seats.is_empty() { processors } else { processors.min(self.seats.len()) }
     }
 
-    /// Returns the processor of each of so many shards; empty for unpinned shards.
+    /// Returns the processor of each of this many shards; empty for unpinned shards.
     pub(crate) fn processors(&self, shards: usize) -> Vec<usize> {
         self.of(shards).map(|seat| seat.processor).collect()
     }
 
-    /// Returns the nodes of so many shards.
+    /// Returns the nodes of this many shards.
     pub(crate) fn nodes(&self, shards: usize) -> Nodes {
         let used: BTreeSet<u32> = self.of(shards).map(|seat| seat.node).collect();
         let affinities = used.iter().filter_map(|node| self.nodes.get(node)).copied().collect();

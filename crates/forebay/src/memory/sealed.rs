@@ -1,4 +1,4 @@
-//! Memory that another process has filled, and that nobody changes any more.
+//! Immutable memory that another process has filled.
 
 use std::io;
 use std::os::fd::BorrowedFd;

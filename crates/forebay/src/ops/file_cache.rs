@@ -25,7 +25,7 @@ use crate::handle::open::{self, Open};
 use crate::ops::dir::Dir;
 use crate::reactor::idle_files::{IdleFiles, Slot};
 
-/// One in so many descriptors of all caches is for files that do not stay open, and as many are for calls that take turns.
+/// One in this many descriptors of all caches is for files that do not stay open, and as many are for calls that take turns.
 const BESIDE_PART: usize = 8;
 /// Limits for the files of either.
 const BESIDE: std::ops::RangeInclusive<usize> = 2..=64;

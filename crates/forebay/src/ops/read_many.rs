@@ -135,7 +135,7 @@ enum State {
     Cached(Box<CachedBatch>, Hits),
     Rest(Rest),
     Begun(Run),
-    /// A batch of so many ranges that cannot start, for this reason.
+    /// A batch of this many ranges that cannot start, for this reason.
     Refused(Option<Error>, usize),
 }
 
@@ -593,7 +593,7 @@ enum Source {
     Run(Run),
     /// The run has failed as a whole: its ranges without a result get this error.
     Failed(Run, OpFailure),
-    /// The batch could not start: each of its ranges, so many, gets this error.
+    /// The batch could not start: each of its ranges, this many, gets this error.
     Refused(Error, usize),
 }
 

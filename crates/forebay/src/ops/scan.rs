@@ -56,7 +56,7 @@ const ADAPTIVE_DEPTH: u32 = 8;
 /// counts as slower than the device, and the count continues from the first limit.
 const SLOWER_GROW: u32 = 32;
 const SLOWER_SHRINK: u32 = 64;
-/// A file of length 0 may still have bytes, as in procfs and in control groups. At most so many are read.
+/// A file of length 0 may still have bytes, as in procfs and in control groups. At most this many are read.
 const UNSIZED_BYTES_MAX: u64 = 1 << 30;
 const RAMP_BUFFER: u32 = 128 << 10;
 const RAMP_DEPTH: u32 = 2;

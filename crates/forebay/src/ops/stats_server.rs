@@ -22,7 +22,7 @@ use socket::Name;
 
 /// The most clients at a time. More clients wait until one of these is disconnected.
 const CLIENTS_MAX: usize = 8;
-/// With so many clients: the time without an event of any after which the first one is disconnected.
+/// With this many clients: the time without an event of any after which the first one is disconnected.
 const SILENCE_MAX: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// The pause in accepting after a connection could not be accepted.
 const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

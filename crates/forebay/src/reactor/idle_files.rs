@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::base::fork::Origin;
 
-/// The least descriptors that are released together when the process has used all of them, if so many belong to idle files.
+/// The least descriptors that are released together when the process has used all of them, if this many belong to idle files.
 const GIVEN_BACK_MIN: usize = 8;
 /// The reciprocal of the part of the list's descriptors that is released.
 const GIVEN_BACK_PART: usize = 8;
@@ -58,7 +58,7 @@ trait IdleFile: Send + Sync {
 }
 
 impl IdleFiles {
-    /// Returns an empty list for files of so many descriptors.
+    /// Returns an empty list for files of this many descriptors.
     pub(crate) fn new(descriptors_max: usize) -> Arc<IdleFiles> {
         Arc::new(IdleFiles {
             descriptors_max,
@@ -74,7 +74,7 @@ impl IdleFiles {
         self.descriptors_max
     }
 
-    /// Returns the number for a new owner, of which at most so many files stay open.
+    /// Returns the number for a new owner, of which at most this many files stay open.
     pub(crate) fn add_owner(&self, files_max: usize) -> u64 {
         let number = self.next_number();
         if !self.origin.is_elsewhere() {
@@ -313,8 +313,8 @@ impl<F: Send + Sync + 'static> Slot<F> {
         unsafe { (*self.file.get()).assume_init_ref() }
     }
 
-    /// Stores the file, which has so many descriptors, and closes others where that exceeds a limit. Called for a slot that is not
-    /// open, by one caller at a time. The file of a slot that was removed is dropped.
+    /// Stores the file, which has this many descriptors, and closes others where that exceeds a limit. Called for a slot that is
+    /// not open, by one caller at a time. The file of a slot that was removed is dropped.
     pub(crate) fn open(self: &Arc<Self>, file: F, descriptors: usize) {
         let list = &self.list;
         let mut file = Some(file);

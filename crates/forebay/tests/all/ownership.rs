@@ -110,7 +110,7 @@ fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'st
     all
 }
 
-/// Polls `future` so many times, each time but the first after it was woken; returns true when it completed.
+/// Polls `future` this many times, each time but the first after it was woken; returns true when it completed.
 fn poll_times(future: &mut BoxedOperation, times: u32) -> bool {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {

@@ -467,8 +467,8 @@ fn the_same_from_a_thread_a_shard_and_both_kinds_of_tokio() {
     );
 }
 
-/// A stream's queue had two places for each request that may be in flight, however few ranges there were: the largest depth ended the
-/// process, which has no memory for so many.
+/// A stream's queue had two places for each request that may be in flight, however few ranges there were: the largest depth ended
+/// the process, which has no memory for this many.
 #[test]
 fn a_stream_may_have_any_depth() {
     let (engine, dir) = (engine(), dir());

@@ -101,7 +101,7 @@ fn amplification_is_what_was_read_in_vain() {
     assert_eq!(flow(&stats, "background").read_bytes, 1 << 20);
 }
 
-/// The documentation of `Stats` states that times are of one operation in so many.
+/// The documentation of `Stats` states that times are of one operation in this many.
 const SAMPLED: u64 = 32;
 
 #[test]

@@ -114,7 +114,7 @@ impl Walk for Lookup {
     }
 }
 
-/// Visits a whole tree with up to 16 concurrent reads and adds up its values; with `enough`, ends at the first leaf after so many
+/// Visits a whole tree with up to 16 concurrent reads and adds up its values; with `enough`, ends at the first leaf after this many
 /// pages, while other reads are still in flight.
 pub(crate) struct Sum {
     pub(crate) enough: u32,

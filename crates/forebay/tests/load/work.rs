@@ -15,9 +15,9 @@ const STRETCH: usize = 512;
 const STRETCHES: usize = REGION_BYTES as usize / STRETCH;
 /// The largest operation is `STRETCH << SIZES_MAX`.
 const SIZES: u64 = 10;
-/// One operation in so many is dropped after a few polls.
+/// One operation in this many is dropped after a few polls.
 const CANCEL_ONE_IN: u64 = 8;
-/// One write in so many is durable when it completes.
+/// One write in this many is durable when it completes.
 const SYNC_ONE_IN: u64 = 256;
 
 /// Counts of a run's tasks, added up.
@@ -87,7 +87,7 @@ impl Region {
         }
     }
 
-    /// Does so many operations, one after the other, then one check of everything.
+    /// Does this many operations, one after the other, then one check of everything.
     pub(crate) async fn work(mut self, engine: Engine, operations: u64) -> Tally {
         for _ in 0..operations {
             if self.numbers.below(5) < 2 {
@@ -204,7 +204,7 @@ impl Region {
     }
 }
 
-/// Returns the future's output, unless it has not completed after so many polls; then drops the future.
+/// Returns the future's output, unless it has not completed after this many polls; then drops the future.
 /// `None`: no limit.
 async fn give_up_after<F: Future>(polls: Option<u64>, future: F) -> Option<F::Output> {
     let mut future = pin!(future);

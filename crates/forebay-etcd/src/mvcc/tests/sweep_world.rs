@@ -386,7 +386,7 @@ async fn keys(engine: Engine, at: u64) -> Attempt {
     over(node, cost).await
 }
 
-/// Returns puts of so many keys.
+/// Returns puts of this many keys.
 fn puts(count: u64, version: u64) -> Vec<Change> {
     (0..count).map(|number| put_of(number, version)).collect()
 }

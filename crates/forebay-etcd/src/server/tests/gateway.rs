@@ -26,7 +26,7 @@ struct Exchange {
     path: String,
     #[serde(default)]
     body: String,
-    /// Instead of a body: a put of a key with so many bytes.
+    /// Instead of a body: a put of a key with this many bytes.
     key_bytes: Option<usize>,
     #[serde(default)]
     headers: BTreeMap<String, String>,

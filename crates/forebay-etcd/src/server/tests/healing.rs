@@ -100,7 +100,7 @@ async fn damage_until(member: &Member, is_over: impl Fn() -> bool) {
     .await;
 }
 
-/// Waits until a member has repaired its state so many times, and serves.
+/// Waits until a member has repaired its state this many times, and serves.
 async fn is_repaired(member: &Member, times: u64) {
     until(async || repairs(member) >= times && member.node().damage().is_none()).await;
 }

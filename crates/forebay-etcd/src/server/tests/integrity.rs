@@ -34,7 +34,7 @@ fn sum(cluster: &Cluster, count: impl Fn(&Counts) -> &AtomicU64) -> u64 {
     running.map(|member| count(member.node().counts()).load(Ordering::Relaxed)).sum()
 }
 
-/// Waits until the members that run have been compared so many times more.
+/// Waits until the members that run have been compared this many times more.
 async fn are_compared(cluster: &Cluster, times: u64) {
     let before = sum(cluster, |counts| &counts.checks);
     until(async || sum(cluster, |counts| &counts.checks) >= before + times).await;

@@ -65,9 +65,9 @@ impl Output {
         self.spec.links = true;
     }
 
-    /// Sets the length of tables for a part of a job that rewrites one table of so many bytes and a little more: split at the usual
-    /// length, it would leave a short second table each time, and each table has a fixed overhead. A table that has become longer
-    /// than usual is divided in two: a full disk needs space for a second copy of it.
+    /// Sets the length of tables for a part of a job that rewrites one table of this many bytes and a little more: split at the
+    /// usual length, it would leave a short second table each time, and each table has a fixed overhead. A table that has become
+    /// longer than usual is divided in two: a full disk needs space for a second copy of it.
     pub(crate) fn rewrites(&mut self, bytes: u64) {
         self.bytes_max = if bytes > self.bytes_max { bytes / 8 * 5 } else { self.bytes_max / 2 * 3 };
     }

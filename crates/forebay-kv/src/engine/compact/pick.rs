@@ -213,8 +213,8 @@ impl<'l> Shape<'l> {
         self.weight(table) + self.replaced(puts, bytes, whole_bytes)
     }
 
-    /// Returns the bytes of so many entries of the last level, which entries of `bytes` bytes may replace, if these are short beside
-    /// entries of `whole_bytes`.
+    /// Returns the bytes of this many entries of the last level, which entries of `bytes` bytes may replace, if these are short
+    /// beside entries of `whole_bytes`.
     fn replaced(&self, entries: u64, bytes: u64, whole_bytes: u64) -> u64 {
         let is_short = bytes < entries.saturating_mul(whole_bytes) / SHORTER;
         if is_short { entries.saturating_mul(self.entry_bytes) } else { 0 }
@@ -276,7 +276,7 @@ impl<'l> Shape<'l> {
         self.levels.level(level).iter().map(|table| self.weight(table)).sum()
     }
 
-    /// Returns whether the levels above the base weigh so many times as much as it.
+    /// Returns whether the levels above the base weigh this many times as much as it.
     fn outweighs(&self, times: u64) -> bool {
         let above: u64 = (0..self.base).map(|level| self.level_weight(level)).sum();
         above >= self.levels.bytes(self.base) * times
@@ -531,7 +531,7 @@ fn runs_of(level0: Vec<Arc<Table>>) -> Vec<Vec<Arc<Table>>> {
     level0.into_iter().map(|table| vec![table]).collect()
 }
 
-/// Returns whether a file of values is emptied, of which so many bytes are dead.
+/// Returns whether a file of values is emptied, of which this many bytes are dead.
 fn is_sparse(dead: u64, bytes: u64, is_resting: bool) -> bool {
     dead > if is_resting { bytes / SPARSE_AT_REST } else { bytes - bytes / SPARSE }
 }

@@ -90,7 +90,7 @@ pub(super) async fn run(shared: &Arc<StoreCore>, mut job: Job) -> Result<bool> {
     ran
 }
 
-/// Runs a job, of which keys up to `low` are done, in pieces that need space for so many bytes of the target.
+/// Runs a job, of which keys up to `low` are done, in pieces that need space for this many bytes of the target.
 async fn pieces(shared: &Arc<StoreCore>, job: Job, low: Bound<Vec<u8>>, piece_bytes: u64) -> Result<bool> {
     let is_full = shared.full.is_full();
     if job.lower.len() < 2 || job.lower.iter().map(|table| table.meta().bytes).sum::<u64>() <= piece_bytes {

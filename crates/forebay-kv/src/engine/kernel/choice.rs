@@ -49,7 +49,7 @@ struct WayCost {
 
 /// Comparisons in a row that the other way must win.
 const WINS: u32 = 2;
-/// A turn counts for at most so many times the usual one: one that the system interrupted says nothing.
+/// A turn counts for at most this many times the usual one: one that the system interrupted says nothing.
 const USUAL_MAX: u64 = 8;
 
 impl Choice {

@@ -90,7 +90,7 @@ thread_local! {
     static MINE: RefCell<Mine> = const { RefCell::new(Mine { session: None, refusal: None, earned: 0 }) };
 }
 
-/// Returns the depth of a session for so many descents.
+/// Returns the depth of a session for this many descents.
 fn depth_of(descents: usize) -> u32 {
     if descents > 1 { BATCH_DEPTH } else { 1 }
 }
@@ -123,7 +123,7 @@ impl Sessions {
         self.why.get().cloned()
     }
 
-    /// Returns whether the calling thread may use the kernel for so many lookups, in a store that chooses: it has a session, or
+    /// Returns whether the calling thread may use the kernel for this many lookups, in a store that chooses: it has a session, or
     /// enough of its lookups have waited to earn one.
     pub(super) fn may_enter(&self, lookups: u32, is_chosen: bool) -> bool {
         let may = MINE.try_with(|mine| {

@@ -99,7 +99,7 @@ impl Device {
     }
 
     /// Has a bucket whose burst lasts so long that later requests depend on earlier requests. `writes` are made at full speed, and
-    /// later writes are so many times slower.
+    /// later writes are this many times slower.
     fn purse(self, burst_credits: Option<(f64, f64)>) -> Self {
         Self { burst_credits, remembers: true, ..self }
     }

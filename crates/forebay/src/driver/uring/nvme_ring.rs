@@ -125,7 +125,7 @@ impl NvmeRing {
             .build()
             .user_data(WAKE_DATA);
         // SAFETY: the driver keeps the descriptor, and the eight bytes are freed with nothing in flight or never (see Drop). The
-        // queue has room for one entry in addition to the counted ones; without it, a sleep here would end with its limit or a
+        // queue has room for one entry more than were counted; without it, a sleep here would end with its limit or a
         // completion.
         let _ = unsafe { self.ring.submission().push(&Entry128::from(entry)) };
     }

@@ -31,7 +31,7 @@ pub(crate) struct Headroom {
 }
 
 impl Headroom {
-    /// Reads the headroom from the files below `root`, which is `/` but for tests: about ten small files, in 0.2 ms. `None` where
+    /// Reads the headroom from the files below `root`, which is `/` except in tests: about ten small files, in 0.2 ms. `None` where
     /// the system does not report it.
     pub(crate) fn below(root: &Path) -> Option<Headroom> {
         let read = |path: &str| std::fs::read_to_string(root.join(path.trim_start_matches('/'))).ok();

@@ -83,7 +83,7 @@ pub(super) fn allocate_long(shared: &Arc<ArenaCore>, len: usize) -> Option<Buffe
     allocate_exact(bytes, BUFFER_BYTES_MIN << shared.class_min, Account::Long(Arc::clone(shared)), false)
 }
 
-/// Returns a buffer of exactly `len` bytes, if the regions leave so many of the arena's limit.
+/// Returns a buffer of exactly `len` bytes, if the regions leave this many of the arena's limit.
 pub(super) fn allocate_within_limit(shared: &Arc<ArenaCore>, len: usize) -> Option<Buffer> {
     let most = shared.bytes_max.saturating_sub(shared.bytes_mapped.load(Ordering::Relaxed));
     let fits = |used: usize| used.checked_add(len).filter(|total| *total <= most);

@@ -15,7 +15,7 @@ const ALIGN_BYTES: usize = 64;
 /// A longer result than this part of a slab, where it does not fit behind the others, gets a separate buffer. So no larger part of
 /// a slab stays empty.
 const EMPTY_PART: usize = 8;
-/// Up to so many short results share a slab: each keeps that many times its own length.
+/// Up to this many short results share a slab: each keeps that many times its own length.
 const SHORT_RESULTS: usize = 4;
 /// From this many bytes on a batch's slabs are huge pages, where that pays. Memory that is touched for the first time is most of
 /// the cost of a result that is kept: 0.45 ms a MiB in pages of 4 KiB, 0.1 to 0.15 ms in huge pages. But a virtual machine whose

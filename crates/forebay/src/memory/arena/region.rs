@@ -30,7 +30,7 @@ pub(super) struct Region {
     shared: Arc<ArenaCore>,
 }
 
-// SAFETY: a region is immutable but for its atomics; the memory it points to belongs to the owners of its buffers.
+// SAFETY: a region is immutable except its atomics; the memory it points to belongs to the owners of its buffers.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}

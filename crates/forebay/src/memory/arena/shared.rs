@@ -112,7 +112,7 @@ impl ArenaCore {
         Ok(shared)
     }
 
-    /// Returns the length of whole pages for so many bytes.
+    /// Returns the length of whole pages for this many bytes.
     pub(super) fn whole_pages(&self, len: usize) -> Option<usize> {
         len.max(1).checked_next_multiple_of(BUFFER_BYTES_MIN << self.class_min)
     }

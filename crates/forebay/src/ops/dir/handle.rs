@@ -18,7 +18,7 @@ use crate::handle::open::{self, Open};
 /// An open directory. Its calls reach the entries *of this directory*, also after it was moved, after another was put in its old
 /// place, and after a change of the process's working directory.
 ///
-/// A path is looked up anew by every call. A program that keeps several files in a directory opens the directory once
+/// Every call looks a path up again. A program that keeps several files in a directory opens the directory once
 /// and names them here; otherwise `mv data data.old; mv other data` makes it change the wrong directory.
 ///
 /// Names are single names: not empty, without a slash, neither `.` nor `..`. A symbolic link is followed where the system call

@@ -309,7 +309,7 @@ fn watched(ring: &VisitedShard, choice: WorkerRings) -> io::Result<AsyncFd<Owned
     let register = move || AsyncFd::with_interest(descriptor, Interest::READABLE);
     match choice {
         WorkerRings::Always => register(),
-        // Tokio panics where a runtime has no I/O driver, and has no other way to tell.
+        // Tokio panics if a runtime has no I/O driver, and offers no other way to find out.
         _ if cfg!(panic = "abort") => {
             Err(io::Error::other("a panic would abort this program, so the runtime cannot be asked"))
         }

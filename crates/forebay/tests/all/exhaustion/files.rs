@@ -323,7 +323,7 @@ fn an_engine_starts_with_few_descriptors_or_not_at_all() {
             // With FOREBAY_TEST_DRIVER=threads no shard would use a ring, so the choice is made here.
             for spare in 0..24 {
                 let config = config().shards(4).driver(choice).arena_bytes(1 << 20);
-                // The next descriptor is the lowest that is free: so many may be open in addition to the three and those of the
+                // The next descriptor is the lowest that is free: this many may be open in addition to the three and those of the
                 // harness.
                 set_limit(libc::RLIMIT_NOFILE, before.highest_descriptor() + 1 + spare);
                 let engine = Engine::start(config);

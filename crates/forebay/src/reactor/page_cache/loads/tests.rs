@@ -12,7 +12,7 @@ use crate::{Config, Engine, File, Open};
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
-/// Writes the files of a machine of 3,200 MiB with so many free. All of the rest is available, as the kernel says.
+/// Writes the files of a machine of 3,200 MiB with this many free. All of the rest is available, as the kernel says.
 fn write(root: &Path, free_mib: u64, refaults: u64) {
     fs::create_dir_all(root.join("proc/self")).unwrap();
     let memory = format!(
