@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_int};
 
 use forebay::ErrorKind;
 
-/// The outcome of a call or an operation: 0, or a negative code. Codes are never used again for another meaning.
+/// The outcome of a call or an operation: 0, or a negative code. A code is never reused with another meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Code {

@@ -63,7 +63,7 @@ pub struct Config {
     pub queue_depth: u32,
     /// `FB_DRIVER_...`.
     pub driver: u32,
-    /// Has to be 0.
+    /// Must be 0.
     pub reserved: u32,
     /// The most I/O memory, in bytes.
     pub arena_bytes_max: u64,
@@ -73,7 +73,7 @@ pub struct Config {
     pub shutdown_ms: u64,
 }
 
-/// How a file is opened.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Open {
@@ -99,7 +99,7 @@ pub struct Class {
     pub name: *const c_char,
     /// The weight relative to other classes, 1 to 10,000.
     pub shares: u32,
-    /// Has to be 0.
+    /// Must be 0.
     pub reserved: u32,
     /// The most bytes read in a second from one device.
     pub read_bytes_per_second_max: u64,
@@ -131,7 +131,7 @@ pub struct Request {
     pub class_id: u32,
     /// `FB_DURABLE_...`, for a write and a sync.
     pub durability: u32,
-    /// Has to be 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -154,7 +154,7 @@ pub struct Outcome {
 /// A function that is called when an operation has ended.
 pub type Callback = Option<unsafe extern "C" fn(user: *mut c_void, op: *mut Op, outcome: *const Outcome)>;
 
-/// How the end of an operation is announced.
+/// The notification at the end of an operation.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Notice {
@@ -166,7 +166,7 @@ pub struct Notice {
     pub user: *mut c_void,
     /// An eventfd to which 1 is written, after the callback; 0: no eventfd.
     pub eventfd: c_int,
-    /// Has to be 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 

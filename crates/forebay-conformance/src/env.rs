@@ -62,7 +62,7 @@ impl Env {
         Ok(Env { engine, config, storage: Storage::Namespace(Arc::new(namespace)), operations: None })
     }
 
-    /// Lets the cases about dropped and frozen futures try the operations of a library instead of the engine's. They work on
+    /// Makes the cases about dropped and frozen futures test the operations of a library instead of the engine's. They work on
     /// separate files in the directory that is passed to `operations`.
     pub fn operations(mut self, operations: fn(&Engine, &Path) -> Vec<Operation>) -> Env {
         self.operations = Some(operations);

@@ -76,7 +76,7 @@ impl Spec {
 pub struct Way {
     /// A stable name.
     pub name: &'static str,
-    /// One sentence on it.
+    /// A description in one sentence.
     pub description: &'static str,
     /// Whether the page cache can have a part in its figures.
     pub cached: bool,

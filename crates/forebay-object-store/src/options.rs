@@ -110,7 +110,7 @@ impl ForebayStoreBuilder {
         self
     }
 
-    /// Opens the store. A relative root is below the working directory of this moment.
+    /// Opens the store. A relative root is resolved against the current working directory.
     ///
     /// # Errors
     /// [`NotFound`](forebay::ErrorKind::NotFound) when the root does not exist, [`NotADirectory`](forebay::ErrorKind::NotADirectory)

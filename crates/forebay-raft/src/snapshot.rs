@@ -33,7 +33,7 @@ pub(crate) struct HeldDirectory {
 /// A snapshot of a [`RaftStore`](crate::RaftStore): the files of a checkpoint. openraft's `SnapshotData`.
 ///
 /// It is a handle that is cheap to clone. The files stay unchanged while a handle lives, even after a newer snapshot was built.
-/// [`reader`](RaftSnapshot::reader) gives its parts, to be sent to another node, and
+/// [`reader`](RaftSnapshot::reader) returns its parts, to be sent to another node, and
 /// [`RaftStore::receive_snapshot`](crate::RaftStore::receive_snapshot) receives them there.
 #[derive(Clone)]
 pub struct RaftSnapshot {

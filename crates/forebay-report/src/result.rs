@@ -126,7 +126,7 @@ pub struct Experiment {
     /// A sentence on the numbers of all experiments of the heading; the first of them has it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sentence: String,
-    /// How it is shown; [`parse`](crate::saved::parse) finds it in a document.
+    /// Its presentation; [`parse`](crate::saved::parse) finds it in a document.
     #[serde(skip)]
     pub view: Arc<View>,
 }
@@ -412,7 +412,7 @@ pub struct Gate {
     /// The largest value that passes, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// How far beyond a limit the value still passes, because the measurement is that noisy.
+    /// The distance beyond a limit at which the value still passes, for the noise of the measurement.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tolerance: f64,
     /// Whether the value is within the limits, or beyond them by no more than the tolerance.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::explore::replay_command;
 
-/// What ended a run before its program did.
+/// The event that ended a run before its program did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
@@ -29,7 +29,7 @@ pub enum FailureKind {
     NotStarted,
 }
 
-/// Why a run ended before its program did; the text names the seed and how to repeat the run.
+/// The reason why a run ended before its program did; the text names the seed and how to repeat the run.
 #[derive(Clone, Debug)]
 pub struct Failure {
     kind: FailureKind,

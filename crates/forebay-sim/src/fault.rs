@@ -83,7 +83,7 @@ impl Fault {
     }
 }
 
-/// What becomes of bytes whose sync failed.
+/// The fate of bytes whose sync failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dirty {
@@ -145,8 +145,7 @@ impl Rule {
         self
     }
 
-    /// Gives it this chance in a million for each operation that matches. Default: a million, which is
-    /// always.
+    /// Sets the chance, in a million, that it strikes a matching operation. Default: a million, which is always.
     pub fn chance_ppm(mut self, ppm: u32) -> Rule {
         self.chance_ppm = ppm;
         self

@@ -189,7 +189,7 @@ impl Profile {
         self
     }
 
-    /// Sets the number of bytes that are written whole or not at all: 512 or 4096. The alignment of offsets
+    /// Sets the number of bytes that are written atomically: 512 or 4096. The alignment of offsets
     /// is raised where it is less.
     pub fn sector(mut self, bytes: u32) -> Profile {
         self.sector = bytes;

@@ -142,7 +142,7 @@ pub struct Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Has the task dropped at its next turn, at whichever await it has reached.
+    /// Aborts the task: at its next turn it is dropped, at the await that it has reached.
     pub fn abort(&self) {
         self.abort.store(true, Ordering::SeqCst);
         if let Some(waker) = &self.waker {

@@ -11,7 +11,7 @@ use crate::worlds;
 /// Seeds of each row of a table.
 const SEEDS: u64 = 4;
 
-/// What happens to the layer below.
+/// The event that strikes the layer below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
     /// Nothing.
@@ -24,7 +24,7 @@ pub enum Below {
     Fails(Fault),
 }
 
-/// When it happens.
+/// The moment of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// Before the call.
@@ -71,9 +71,9 @@ impl Moment {
 pub struct Case<C> {
     /// The call.
     pub call: C,
-    /// What happens.
+    /// The event.
     pub below: Below,
-    /// When it happens.
+    /// The moment of the event.
     pub moment: Moment,
     /// The number of polls before [`Moment::During`].
     pub polls: usize,

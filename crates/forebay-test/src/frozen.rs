@@ -141,7 +141,7 @@ pub fn rounds_of_each(scene: &impl Scene) {
     }
 }
 
-/// Runs a round with many calls of the kind at this place in the scene's calls, kept after this many polls.
+/// Runs a round with many calls of one kind, an index into the scene's calls, each kept after `polls` polls.
 ///
 /// # Panics
 /// If the round failed or hangs.

@@ -20,7 +20,7 @@ pub enum Level {
     Serializable,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It has committed.
@@ -47,7 +47,7 @@ pub struct Transaction {
     pub began: u64,
     /// See `began`; `u64::MAX` if the outcome was lost.
     pub ended: u64,
-    /// What became of it.
+    /// The outcome.
     pub fate: Fate,
     /// Its operations, in their order.
     pub operations: Vec<Operation>,
@@ -58,7 +58,7 @@ pub struct Transaction {
 pub struct Anomaly {
     /// The common name of the anomaly.
     pub name: &'static str,
-    /// What was seen.
+    /// The observation.
     pub text: String,
 }
 

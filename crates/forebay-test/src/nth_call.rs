@@ -39,7 +39,7 @@ fn attempt(
     Ok(was_cut || has_failed)
 }
 
-/// Lets one call after the other fail. `lives` makes the two lives of a run from its seed: the first is passed the faults, which
+/// Makes one call after the other fail. `lives` makes the two lives of a run from its seed: the first is passed the faults, which
 /// are in force from its start, the second `None`. `next` returns the number of the call after this one; it may skip some.
 ///
 /// # Panics

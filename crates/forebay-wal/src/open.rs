@@ -50,9 +50,9 @@ impl Wal {
     ///
     /// Reads and checks every segment that holds live records, in pieces of 256 KiB. It needs memory for these, for the longest
     /// group (a damaged one may claim to be as long as its segment), and some 250 bytes for each group. A log that was not closed
-    /// continues in a fresh segment, so that damage is never followed by new groups. With [`Fill::Zeros`](crate::Fill::Zeros) and
-    /// the default a new segment is written through once, which lasts as long as writing [`Options::segment_bytes`]. The work
-    /// starts with the call; dropping the future closes the log again.
+    /// continues in a fresh segment, so that damage is never followed by new groups. By default, and with
+    /// [`Fill::Zeros`](crate::Fill::Zeros), a first segment is filled with zeros, which takes as long as writing
+    /// [`Options::segment_bytes`]. The work starts with the call; dropping the future closes the log again.
     ///
     /// The log stays in the directory that `dir` leads to now. It keeps working there when the directory is
     /// moved, and touches nothing that is put in its place. When the directory or the segment is removed, the

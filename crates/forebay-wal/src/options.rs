@@ -15,8 +15,8 @@ pub enum Fill {
     /// segment on that is made after the log was opened: a log that is truncated soon reuses its first segments.
     #[default]
     ByGroup,
-    /// Writes the segment through with zeros. The device writes each byte twice, and the flush of a group then changes no
-    /// metadata of the file: the least wait for short groups.
+    /// Fills the segment with zeros. The device writes each byte twice, and the flush of a group then changes no
+    /// metadata of the file: the shortest wait for short groups.
     Zeros,
     /// Allocates the space and writes nothing. The flush of each group also makes the file system record that the group's
     /// blocks hold data, a few blocks in its journal: the fewest bytes for long groups. A file system without `fallocate` gets

@@ -230,8 +230,8 @@ impl Wal {
         LogOperation::change(self.shared(), None)
     }
 
-    /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are reused. A number up to
-    /// the first record's changes nothing. If a salvage gave up the record `lsn`, the log starts after that loss.
+    /// Releases the records before `lsn`; durable when it resolves. Segments without any other records are reused. A number up to
+    /// the first record's changes nothing. If record `lsn` was lost in a salvage, the log starts after that loss.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

@@ -33,7 +33,7 @@ use crate::value::Value;
 use crate::view::Moment;
 use crate::wait::Pending;
 
-/// What a transaction is protected from; see [`Store::transaction`](crate::Store::transaction).
+/// The changes by others that a transaction is protected from; see [`Store::transaction`](crate::Store::transaction).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {

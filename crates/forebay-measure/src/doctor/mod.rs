@@ -188,7 +188,7 @@ pub fn preflight(target: &Target, cleanup: &Cleanup) -> Result<(), Failure> {
     })
 }
 
-/// Returns whether Forebay can serve its purpose here at all: direct I/O through a file of the path.
+/// Returns whether Forebay is usable here: whether direct I/O works on a file at the path.
 pub fn suitable(environment: &Environment) -> bool {
     !environment.checks.iter().any(|check| check.verdict == Verdict::Unavailable && decides(check))
 }

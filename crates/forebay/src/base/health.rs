@@ -52,7 +52,7 @@ pub struct Health {
     /// The priority that the shards' threads were granted of [`Config::priority`](crate::Config::priority):
     /// the weakest of them.
     pub priority: Priority,
-    /// The processor to which each shard's thread is pinned, by the shard's number; empty where they are not
+    /// The processor that each shard's thread is pinned to, by the shard's number; empty if shards are not pinned
     /// ([`Config::placement`](crate::Config::placement)).
     pub processors: Vec<usize>,
     /// Every degradation, in the order in which it was noticed. Empty means that everything works as

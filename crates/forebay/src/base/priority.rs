@@ -136,7 +136,7 @@ pub(crate) fn raise_thread(asked: Priority, mut degrade: impl FnMut(Degradation)
     }
 }
 
-/// Lets the calling thread give way to storage threads: its nice value becomes +10, which needs no privilege.
+/// Makes the calling thread yield to storage threads: its nice value becomes +10, which needs no privilege.
 ///
 /// For the workers of a runtime, with shards of [`Priority::Prompt`]; with [`Priority::RealTime`] it is not needed. A worker
 /// without competition for its processor computes as fast as before. Where threads compete, one with nice +10 has about a tenth of

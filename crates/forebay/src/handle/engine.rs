@@ -818,8 +818,8 @@ impl Engine {
         self.shared.calls.are_allowed()
     }
 
-    /// Returns the time on the engine's clock, in nanoseconds since some moment: only differences mean
-    /// anything. In a simulated world it is that world's time, the same for the same seed.
+    /// Returns the time on the engine's clock, in nanoseconds since an arbitrary moment: only differences are meaningful. In a
+    /// simulated world it is that world's time, the same for the same seed.
     ///
     /// Costs about 5 ns where the processor's counter can be used, else as much as an `Instant`. Two threads
     /// may read a few nanoseconds apart, so subtract with [`u64::saturating_sub`].

@@ -229,8 +229,8 @@ impl Append {
         })
     }
 
-    /// Brings everything written into the file, sets its exact length, and returns the position behind the
-    /// last byte. That is the file's length, unless the file was longer before.
+    /// Writes all accepted bytes to the file, sets its exact length, and returns the position behind the last byte. That is the
+    /// file's length, unless the file was longer before.
     ///
     /// Does not sync: a power cut may still lose bytes that [`sync`](Append::sync) has not made durable. The
     /// file stays open.
