@@ -13,10 +13,9 @@ pub fn filesystem_of(path: &Path) -> String {
     device.file_system().map_or("an unknown file system", |found| found.type_name()).to_owned()
 }
 
-/// Returns the file in which the kernel counts the requests of the device below `file`. File systems that
-/// invent a device number (btrfs, overlayfs) have no such file by number. For them the source of the
-/// mount is used. Below a loop device the device of its file counts, as the loop device also counts bytes that
-/// this machine's page cache served.
+/// Returns the file in which the kernel counts the requests of the device below `file`. File systems that invent a device number
+/// (btrfs, overlayfs) have no block device of that number; for them the source of the mount is used. Below a loop device the
+/// device of its file counts, as the loop device also counts bytes that this machine's page cache served.
 pub fn device_stat(file: &File) -> Option<PathBuf> {
     let device = Device::of_fd(file.as_fd()).ok()?;
     let layers: Vec<(DeviceKind, usize)> =

@@ -265,10 +265,10 @@ impl Config {
     /// Sets the processors on which the shards run, each on one of them. Default: [`Placement::Unpinned`].
     /// [`Health::processors`](crate::Health::processors) has each shard's.
     ///
-    /// Shards use one hardware thread of each core, of the memory nodes in turn, before any second one; shards beyond the number of
-    /// processors share. Without [`shards`](Config::shards) the default is one up to seven of these processors, then one per four.
-    /// The I/O memory of a shard, its ring and its tables are of the memory node that its processor belongs to, as far as the node
-    /// has memory.
+    /// Shards are spread over the memory nodes in turn, and use one hardware thread of each core before any second one; shards
+    /// beyond the number of processors share. Without [`shards`](Config::shards) the default is one up to seven of these
+    /// processors, then one per four. The I/O memory, ring and tables of a shard are allocated on the memory node of its
+    /// processor, as far as the node has memory.
     ///
     /// Threads of the engine that carry out blocking calls run wherever the process may, as do the kernel's workers of a ring: they
     /// copy and wait for long, and would hold up the shard on its only processor. The workers of a runtime are the program's: see

@@ -224,8 +224,8 @@ impl ReadMany {
     /// Returns a read of the same ranges into `memory`, side by side in their order. Awaited, it returns the memory; no block is
     /// made and no I/O memory kept.
     ///
-    /// A range with a separate request, of whole blocks of the device, and whose place in the memory is aligned, is read into its
-    /// place; all others are copied from I/O memory. Cached ranges of an adaptive file are copied from the page cache.
+    /// A range of whole device blocks that has a separate request and an aligned place in `memory` is read there directly; all
+    /// others are copied from I/O memory. Cached ranges of an adaptive file are copied from the page cache.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
