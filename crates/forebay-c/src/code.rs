@@ -120,10 +120,7 @@ impl Fault {
     }
 
     pub(crate) fn panicked() -> Fault {
-        Fault::new(
-            Code::Panicked,
-            "the library caught a panic of its own; the message is on the error output",
-        )
+        Fault::new(Code::Panicked, "the library has panicked; the message is on the error output")
     }
 
     /// Makes the failure the thread's last one, and returns its code.

@@ -177,7 +177,7 @@ pub(crate) fn check_numbers<P: Program>(program: &P) -> Result<()> {
             program.name()
         )
     } else if !reads.contains(&program.fan_out()) {
-        format!("the program {} asks for {} pages at once; 1 to 16 can be", program.name(), program.fan_out())
+        format!("the program {} asks for {} pages at once; 1 to 16 work", program.name(), program.fan_out())
     } else {
         return Ok(());
     };

@@ -203,7 +203,7 @@ async fn take_file(engine: &Engine, path: &Path) -> Result<Option<File>> {
 
 fn is_held(path: &Path) -> Failure {
     Failure::Locked(format!(
-        "a process has held the lock {} for {} seconds: it is stopped, or its disk is; let it go on or end it, then try again",
+        "a process has held the lock {} for {} seconds: it is stopped, or its disk is; resume it or end it, then try again",
         path.display(),
         PATIENCE.as_secs()
     ))

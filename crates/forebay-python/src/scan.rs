@@ -46,7 +46,7 @@ impl Scan {
 
     fn next(&self) -> PyResult<Job> {
         let shared = self.shared.get().ok_or_else(|| {
-            PyRuntimeError::new_err("this scan was begun before the process was forked; begin a new one")
+            PyRuntimeError::new_err("this scan was started before the process was forked; start a new scan")
         })?;
         if shared.is_busy.swap(true, Ordering::AcqRel) {
             return Err(PyRuntimeError::new_err(

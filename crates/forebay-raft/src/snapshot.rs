@@ -291,7 +291,7 @@ impl SnapshotReceiver {
             }
         };
         if offset != expected {
-            return Err(self.bad(format!("{name} goes on at byte {offset} and not at byte {expected}")));
+            return Err(self.bad(format!("{name} continues at byte {offset} instead of byte {expected}")));
         }
         if let (Some(open), Some(last)) = (&mut self.open, self.files.last_mut()) {
             open.write(bytes).await?;

@@ -102,7 +102,7 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Content {
         || !total.is_multiple_of(GRAIN as usize)
         || total > PAYLOAD_MAX + UNIT_MAX as usize
     {
-        return Content::Torn { why: "the group's length cannot be right" };
+        return Content::Torn { why: "the group's length is invalid" };
     }
     // Limits the number of zeros that stand for bytes past the segment's end.
     if total > bytes.len().saturating_add(UNIT_MAX as usize) {

@@ -364,7 +364,7 @@ async fn look(maker: &Maker, options: &Options) -> Result<(FoundLog, Option<Outc
     let outcome = recover(read(maker, &generations, options.read_only).await?, &end, options.salvage)?;
     if outcome.is_none() {
         if !options.create {
-            let text = "there is no log in this directory, and none was to be made";
+            let text = "there is no log in this directory, and this open creates none";
             return Err(Error::at(ErrorKind::InvalidInput, dir.path(), text));
         }
         if let Some(stranger) = strangers.iter().min() {

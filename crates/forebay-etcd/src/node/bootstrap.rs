@@ -34,7 +34,7 @@ pub(super) async fn identity(config: &Config, dir: &Path, dialer: &Dialer) -> Re
     }
     if config.is_new_cluster_forced {
         return Err(StartError::new(format!(
-            "--force-new-cluster goes on with a member's data, and {} has none: give its --data-dir, or leave the flag out",
+            "--force-new-cluster continues with a member's data, and {} has none: give its --data-dir, or leave the flag out",
             config.data_dir.display()
         )));
     }

@@ -24,7 +24,7 @@ use crate::start_error::StartError;
 use crate::types::{Peer, Types};
 
 fn failed(error: &dyn fmt::Display) -> StartError {
-    StartError::new(format!("--force-new-cluster: this member cannot go on alone: {error}"))
+    StartError::new(format!("--force-new-cluster: this member cannot continue alone: {error}"))
 }
 
 /// Makes this member the only one of its cluster, before Raft starts. The log is marked for the new cluster last: until then a
@@ -94,7 +94,7 @@ pub(super) async fn go_on_alone(
     let removed: Vec<String> = others.keys().map(|id| format!("{id:x}")).collect();
     tracing::warn!(
         cluster = format!("{:x}", identity.cluster_id),
-        "this member goes on alone, without {}: leave --force-new-cluster out from now on",
+        "this member continues alone, without {}: leave --force-new-cluster out from now on",
         removed.join(", ")
     );
     Ok(())

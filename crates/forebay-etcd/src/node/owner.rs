@@ -71,7 +71,7 @@ pub(super) async fn open(
     let mut log = match RaftLog::open(engine, dir, options).await {
         Err(error) if is_begun && is_missing(&error) => {
             return Err(StartError::new(format!(
-                "{} holds no log, and member {:x} has begun one: mount its drive, or give its --wal-dir; {LOST}",
+                "{} holds no log, and member {:x} has one: mount its drive, or give its --wal-dir; {LOST}",
                 dir.display(),
                 identity.member_id
             )));
@@ -121,7 +121,7 @@ async fn own(
         (Some(owner), Some(begun)) if owner.number == begun => return Ok(()),
         (_, Some(_)) => {
             return Err(StartError::new(format!(
-                "{} holds another log than the one that member {:x} has begun: mount its drive, or give its --wal-dir; {LOST}",
+                "{} holds another log than the one that member {:x} started: mount its drive, or give its --wal-dir; {LOST}",
                 dir.display(),
                 identity.member_id
             )));

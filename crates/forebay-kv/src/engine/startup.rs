@@ -105,7 +105,7 @@ async fn home(engine: &Engine, dir: &Path, options: &Options) -> Result<Dir> {
 }
 
 fn none(dir: &Path) -> Error {
-    Error::at(ErrorKind::NotFound, dir, "there is no store in this directory, and none was to be made")
+    Error::at(ErrorKind::NotFound, dir, "there is no store in this directory, and this open creates none")
 }
 
 impl Scene {

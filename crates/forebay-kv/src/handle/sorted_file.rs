@@ -112,7 +112,7 @@ impl OrderCheck {
         add: impl Future<Output = Result<()>>,
     ) -> Result<()> {
         self.check()?;
-        let text = format!("an entry of this {whole} was not added to its end, so it cannot go on");
+        let text = format!("an entry of this {whole} was not added in full, so it cannot continue");
         self.failed = Some(Error::new(ErrorKind::InvalidInput, text));
         let added = match self.order(whole, key) {
             Ok(()) => add.await,

@@ -59,14 +59,14 @@ pub(crate) fn unpacked_len(node: &[u8], bytes_max: usize) -> Result<usize, Wrong
     if (HEADER_BYTES + SLOT_BYTES..=bytes_max).contains(&len) {
         Ok(len)
     } else {
-        Err("a compressed leaf's length cannot be right")
+        Err("a compressed leaf's length is invalid")
     }
 }
 
 /// Unpacks a leaf that was checked into `leaf`, which has its [`unpacked_len`]. The result has the identity of the packed leaf, but
 /// no checksum.
 pub(crate) fn unpack(node: &[u8], codec: Codec, leaf: &mut [u8]) -> Result<(), Wrong> {
-    const WRONG: Wrong = "a compressed leaf's header cannot be right";
+    const WRONG: Wrong = "a compressed leaf's header is invalid";
     let end = usize::from(u16_at(node, END_AT));
     let image = node.get(PACKED_HEADER_BYTES..end).ok_or(WRONG)?;
     let is_padded = node[end..].iter().all(|&byte| byte == 0);
@@ -95,7 +95,7 @@ pub(crate) fn pack_piece<'e>(encoder: &'e mut Encoder, piece: &[u8]) -> &'e [u8]
 
 /// Unpacks a blob, whose checksum was right, into exactly `value`.
 pub(crate) fn unpack_blob(mut stored: &[u8], codec: Codec, value: &mut [u8]) -> Result<(), Wrong> {
-    const WRONG: Wrong = "a compressed value's pieces cannot be right";
+    const WRONG: Wrong = "a compressed value's pieces are invalid";
     for piece in value.chunks_mut(PIECE_BYTES_MAX) {
         let (_, behind) = stored.split_at_checked(FRONT_BYTES).ok_or(WRONG)?;
         let word = u32_at(stored, 0);

@@ -12,8 +12,8 @@ pub(super) const EXPIRES: u8 = 4;
 pub(super) const PACKED: u8 = 8;
 pub(super) const FAR: u8 = 16;
 
-const RECORD: Wrong = "a record's place cannot be right";
-const TAG: Wrong = "a record's tag cannot be right";
+const RECORD: Wrong = "a record's position is invalid";
+const TAG: Wrong = "a record's tag is invalid";
 
 /// A leaf or an inner node: a view of its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl<'a> Node<'a> {
     /// Returns a view of a node whose bytes were checked before.
     #[inline]
     pub(crate) fn of(bytes: &'a [u8]) -> Result<Node<'a>, Wrong> {
-        const WRONG: Wrong = "the node's header cannot be right";
+        const WRONG: Wrong = "the node's header is invalid";
         if bytes.len() < HEADER_BYTES + SLOT_BYTES {
             return Err(WRONG);
         }
@@ -143,7 +143,7 @@ impl<'a> Node<'a> {
         let record = self.record(index)?;
         let word = self.bytes.get(record.value).and_then(|value| <&[u8; 8]>::try_from(value).ok());
         let child = word.filter(|_| !record.tagged).and_then(|word| Child::decode(u64::from_le_bytes(*word)));
-        child.ok_or("a child's place cannot be right")
+        child.ok_or("a child's position is invalid")
     }
 
     /// Returns an entry of a leaf.

@@ -157,7 +157,7 @@ impl Footer {
             table,
             keyspace,
             leaf_bytes,
-            root: Child::decode(long(0)).ok_or_else(|| wrong("the root's place cannot be right"))?,
+            root: Child::decode(long(0)).ok_or_else(|| wrong("the root's position is invalid"))?,
             entries: long(1),
             deleted: long(2),
             expiring: long(3),

@@ -222,7 +222,7 @@ impl PartReader<'_> {
             let position = first + (at / UNIT) as u32;
             let len = units_of(bytes, at) as usize * UNIT;
             let identity = Identity { table: self.footer.table, position, level };
-            let node = bytes.get(at..at + len).ok_or("the node's length cannot be right");
+            let node = bytes.get(at..at + len).ok_or("the node's length is invalid");
             let checked = node.and_then(|node| {
                 check(node, identity)?;
                 if level == FILTER { Ok(()) } else { also(Node::of(node)?) }

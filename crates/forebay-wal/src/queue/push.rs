@@ -309,7 +309,7 @@ impl QueueState {
             return Ok(());
         }
         let text = format!(
-            "the next record would be {}, and the highest number is {}: reset_to begins again with lower ones",
+            "the next record would be {}, and the highest number is {}: reset_to starts again with lower numbers",
             self.next_lsn,
             u64::MAX - 1
         );
