@@ -47,8 +47,8 @@ pub(crate) struct Object {
 }
 
 enum Content {
-    /// The range is empty.
-    Nothing,
+    /// There are no bytes to read.
+    Nothing(ProgramAttributes),
     File(FileUse),
     /// A queued call has read the range, so that it keeps no file open.
     Read {
@@ -95,11 +95,10 @@ impl Object {
     /// Returns the attributes that the program gave it.
     pub(crate) async fn program_attributes(&self) -> Result<ProgramAttributes> {
         match &self.content {
-            Content::Nothing => Ok(ProgramAttributes::new()),
             Content::File(file) => program_attributes_of(file, &self.attributes).await,
-            Content::Read { program_attributes, .. } | Content::Later { program_attributes, .. } => {
-                Ok(program_attributes.clone())
-            }
+            Content::Nothing(program_attributes)
+            | Content::Read { program_attributes, .. }
+            | Content::Later { program_attributes, .. } => Ok(program_attributes.clone()),
         }
     }
 }
@@ -125,12 +124,12 @@ impl ForebayStore {
         Ok((object.attributes, own))
     }
 
-    /// Opens an object. `wanted` returns the range that will be read, if any: where more files are open than should be, a range of one
-    /// chunk is read in the turn of the call, and the file is given back.
+    /// Opens an object. `wanted` returns the range that will be read, if any, and whether it is all of the object: where more files are
+    /// open than should be, a range of one chunk is read in the turn of the call, and the file is given back.
     pub(crate) async fn open_object(
         &self,
         location: &str,
-        wanted: impl FnOnce(&Attributes) -> Option<Range<u64>> + Send + 'static,
+        wanted: impl FnOnce(&Attributes) -> Option<(Range<u64>, bool)> + Send + 'static,
     ) -> Result<Object> {
         let path = location::object(&self.shared.root, location)?;
         let found = look_up(&self.shared.engine, &path).await?;
@@ -142,30 +141,17 @@ impl ForebayStore {
         }
         if !found.is_file() {
             // A pipe, for example, has no bytes to read, and needs no other end.
-            return Ok(Object { content: Content::Nothing, path, attributes: Attributes::of(&found) });
+            let content = Content::Nothing(ProgramAttributes::new());
+            return Ok(Object { content, path, attributes: Attributes::of(&found) });
         }
         let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
         let open = move |place: FilePlace| async move {
             let (file, found) = shared.handles.open(&location, &path, &place).await?;
             let attributes = Attributes::of(&found);
-            let content = match wanted(&attributes).filter(|range| !range.is_empty()) {
-                Some(range) if place.is_taken() => {
-                    let program_attributes = program_attributes_of(&file, &attributes).await?;
-                    let len = range.end - range.start;
-                    let bytes_max = shared.engine.memory().arena_bytes_max / HELD_PART;
-                    let room = (len <= CHUNK_BYTES_MAX)
-                        .then(|| Room::take(&shared.unread_bytes, len, bytes_max))
-                        .flatten();
-                    match room {
-                        Some(room) => {
-                            let bytes = read_one(&file, range.clone(), class).await?;
-                            let bytes = UnreadBytes { bytes, _room: room };
-                            Content::Read { range, bytes, program_attributes }
-                        }
-                        None => Content::Later { location, program_attributes },
-                    }
-                }
-                _ => Content::File(file),
+            let content = if place.is_taken() {
+                read_in_turn(&shared, file, location, &attributes, wanted(&attributes), class).await?
+            } else {
+                Content::File(file)
             };
             Ok::<_, Failure>(Object { content, path, attributes })
         };
@@ -209,10 +195,7 @@ impl ForebayStore {
     ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (shared, class) = (self.shared.clone(), self.class());
         let next = match object.content {
-            // On no block device its length may say nothing, as that of a file of procfs: one read finds out. A range is judged by it.
-            Content::File(file)
-                if is_whole && range.is_empty() && file.device().kind() == DeviceKind::Anonymous =>
-            {
+            Content::File(file) if is_unsized(&file, &range, is_whole) => {
                 let scan = file.scan().class(class).start();
                 Next::Scanned { scan, _file: file, at: 0, end: 0 }
             }
@@ -229,7 +212,7 @@ impl ForebayStore {
             Content::Later { location, .. } => {
                 Next::Later { location, e_tag: object.attributes.e_tag, range }
             }
-            Content::File(_) | Content::Nothing => Next::Nothing,
+            Content::File(_) | Content::Nothing(_) => Next::Nothing,
         };
         let path = object.path;
         stream::try_unfold(next, move |next| {
@@ -293,6 +276,38 @@ enum Next {
         end: u64,
     },
     Nothing,
+}
+
+/// Reads what a call in its turn wants of an open object, if anything: when the call has ended, others need the file, and perhaps nothing
+/// polls the result.
+async fn read_in_turn(
+    shared: &StoreState,
+    file: FileUse,
+    location: String,
+    found: &Attributes,
+    wanted: Option<(Range<u64>, bool)>,
+    class: Class,
+) -> Result<Content> {
+    let program_attributes = program_attributes_of(&file, found).await?;
+    let Some((range, is_whole)) = wanted else { return Ok(Content::Nothing(program_attributes)) };
+    if range.is_empty() {
+        let has_bytes =
+            is_unsized(&file, &range, is_whole) && file.scan().class(class).start().next().await.is_some();
+        return Ok(if has_bytes { Content::File(file) } else { Content::Nothing(program_attributes) });
+    }
+    let len = range.end - range.start;
+    let bytes_max = shared.engine.memory().arena_bytes_max / HELD_PART;
+    let room = (len <= CHUNK_BYTES_MAX).then(|| Room::take(&shared.unread_bytes, len, bytes_max)).flatten();
+    let Some(room) = room else { return Ok(Content::Later { location, program_attributes }) };
+    let bytes = read_one(&file, range.clone(), class).await?;
+    let bytes = UnreadBytes { bytes, _room: room };
+    Ok(Content::Read { range, bytes, program_attributes })
+}
+
+/// Returns whether one read has to find the end of an object: on no block device a length of 0 may say nothing, as that of a file of
+/// procfs. A range is judged by the length.
+fn is_unsized(file: &File, range: &Range<u64>, is_whole: bool) -> bool {
+    is_whole && range.is_empty() && file.device().kind() == DeviceKind::Anonymous
 }
 
 /// Reads a range of the object with the tag, whose file was given back.

@@ -65,7 +65,7 @@ impl ObjectStore for ForebayStore {
         let wanted = move |found: &Attributes| {
             let meta = meta(at, found.clone());
             asked.check_preconditions(&meta).ok()?;
-            range(&asked, meta.size).ok()
+            Some((range(&asked, meta.size).ok()?, asked.range.is_none()))
         };
         let object = self.open_object(location.as_ref(), wanted).await?;
         let meta = meta(location.clone(), object.attributes.clone());
