@@ -259,7 +259,8 @@ impl Upload {
         let missing_bytes = self.begun_bytes.saturating_sub(self.parts.written_bytes.load(Ordering::Acquire));
         if missing_bytes > 0 && matches!(*self.parts.state(), UploadState::Open(..)) {
             return Err(Failure::text(format!(
-                "{missing_bytes} bytes of the parts of {} are not written; await all parts, then complete it",
+                "{missing_bytes} bytes of the parts of {} are not written; await all parts, then complete it; if one has failed, begin \
+                 another upload",
                 self.path.display()
             )));
         }

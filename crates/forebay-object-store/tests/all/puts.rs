@@ -326,6 +326,8 @@ async fn an_upload_in_parts_ends_once_and_leaves_nothing_else() {
     upload.put_part("34".into()).await.unwrap();
     let error = upload.complete().await.unwrap_err();
     assert!(error.to_string().contains("2 bytes of the parts"), "{error}");
+    // A part that has failed cannot be put again, and awaiting it once more was all that the error advised.
+    assert!(error.to_string().contains("if one has failed, begin another upload"), "{error}");
     first.await.unwrap();
     upload.complete().await.unwrap();
     assert!(upload.complete().await.is_err());
