@@ -184,6 +184,31 @@ async def test_a_path_that_no_file_can_have_fails_alone(data, content):
         assert isinstance(found[0], ValueError) and found[1] == content[:5]
 
 
+async def test_a_bound_that_is_no_number_fails_alone(data, content):
+    """The same for a bound that was computed by a division: all reads of the turn raised its TypeError."""
+    fs = AsyncForebayFileSystem(asynchronous=True)
+    reads = fs._cat_file(str(data), 1.5), fs._cat_file(str(data), 0, 5)
+    for found in (
+        await asyncio.gather(*reads, return_exceptions=True),
+        await fs._cat_ranges([str(data)] * 2, [1.5, 0], 5),
+        fs.sync_fs.cat_ranges([str(data)] * 2, [1.5, 0], 5),
+    ):
+        assert isinstance(found[0], TypeError) and found[1] == content[:5]
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i4", "u4"])
+def test_bounds_may_be_numbers_of_numpy(fs, data, content, dtype):
+    """Ranges by an array of uint64, of which one began behind the end of its file or had no bytes, raised OverflowError: its length was the
+    difference of two numbers without a sign."""
+    numpy = pytest.importorskip("numpy")
+    starts = numpy.array([0, SIZE - 4, SIZE + 50, 9], dtype)
+    ends = numpy.array([10, SIZE + 10, SIZE + 60, 5], dtype)
+    expected = [content[:10], content[-4:], b"", b""]
+    assert fs.cat_ranges([str(data)] * 4, starts, ends) == expected
+    assert [fs.cat_file(str(data), *bounds) for bounds in zip(starts, ends)] == expected
+    assert fs.cat_ranges([str(data)], starts[1:2], None) == [content[-4:]]
+
+
 async def test_a_long_range_of_a_file_that_is_cut_ends_at_its_end(tmp_path):
     """Another program cuts the file after its length was read: the range ends where the file does now, and the others are read."""
     cut, whole = tmp_path / "cut", tmp_path / "whole"

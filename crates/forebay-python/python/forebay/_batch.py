@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import stat
 import weakref
@@ -44,10 +45,11 @@ def read_file(path: str, start: int | None, end: int | None, mode: str) -> bytes
 
 
 def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Returns the bounds of a range, of which negative numbers count from the end of the file."""
-    start = 0 if start is None else max(start + size, 0) if start < 0 else start
-    end = size if end is None else end + size if end < 0 else min(end, size)
-    return start, end
+    """Returns the bounds of a range, of which negative numbers count from the end of the file. They may be numbers of numpy, whose sums and
+    differences have their own types."""
+    start = 0 if start is None else operator.index(start)
+    end = size if end is None else operator.index(end)
+    return max(start + size, 0) if start < 0 else start, end + size if end < 0 else min(end, size)
 
 
 # By weak references: a semaphore refers to its loop.
@@ -130,8 +132,12 @@ class Batch:
                 # A size of 0 may say nothing, as that of a file of /proc.
                 self._results.append(self._read_one(path, None, None))
                 continue
+            try:
+                start, end = _bounds(size, start, end)
+            except TypeError as error:
+                self._results.append(_bare(error))
+                continue
             self._results.append(b"")
-            start, end = _bounds(size, start, end)
             if end - start >= _LONG_BYTES:
                 self._long.append((number, path, start, end))
             elif end > start:
