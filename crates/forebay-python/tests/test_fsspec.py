@@ -309,6 +309,18 @@ def test_open_files(fs, data, content, tmp_path):
     assert fs.cat(str(tmp_path / "later")) == b"later"
 
 
+def test_the_descriptor_of_an_open_file_reads_from_its_position(fs, data, content):
+    """numpy.fromfile, and a program that had an open file as its standard input, read by its descriptor: one with O_DIRECT, at the start of
+    the file. They failed, or found nothing."""
+    with fs.open(str(data)) as file:
+        for position in (1001, 5):
+            file.seek(position)
+            assert os.read(file.fileno(), 100) == content[position : position + 100]
+            assert file.tell() == position and file.read(10) == content[position : position + 10]
+    with pytest.raises(ValueError, match="is closed"):
+        file.fileno()
+
+
 def test_readers_of_tables(fs, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

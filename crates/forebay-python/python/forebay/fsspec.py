@@ -156,6 +156,9 @@ class AsyncForebayFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]
 class ForebayFile(AbstractBufferedFile):  # type: ignore[misc]
     """An open file of the file system, to read."""
 
+    # The one of `fileno`.
+    _descriptor = -1
+
     def __init__(self, fs: ForebayFileSystem, path: str, mode: str = "rb", **options: Any) -> None:
         self._file = open_to_read(path, fs.read_mode)
         size = self._file.size
@@ -177,12 +180,20 @@ class ForebayFile(AbstractBufferedFile):  # type: ignore[misc]
         return position
 
     def fileno(self) -> int:
-        """Returns the descriptor of the file."""
-        return self._file.fileno()
+        """Returns a descriptor of the file, at its position, for programs that read by it: numpy.fromfile, standard input. It reads through
+        the page cache, as that of the modes "adaptive" and "direct" needs aligned memory."""
+        own = self._file.fileno()
+        if self._descriptor < 0:
+            self._descriptor = os.open(f"/proc/self/fd/{own}", os.O_RDONLY)
+        os.lseek(self._descriptor, self.tell(), os.SEEK_SET)
+        return self._descriptor
 
     def close(self) -> None:
         """Closes the file."""
         super().close()
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
         file = getattr(self, "_file", None)
         if file is not None:
             file.close()
