@@ -72,6 +72,22 @@ def test_a_scan_that_failed_is_begun_anew(data, content):
         assert file.read(200_000) == content[200_000:400_000]
 
 
+def test_places_and_sizes_may_be_numbers_of_numpy(data, content):
+    """A position that came from an array of offsets was a number of its type: it began again at 0 beyond the largest of these."""
+    numpy = pytest.importorskip("numpy")
+    with forebay.open(data).io() as file:
+        assert file.seek(numpy.uint8(200)) == 200 and file.read(numpy.uint8(100)) == content[200:300]
+        assert file.tell() == 300 and file.read(10) == content[300:310]
+        assert file.seek(numpy.int16(-20), 1) == 290
+        assert file.seek(100_000) and file.seek(numpy.int8(5), 1) == 100_005
+        assert file.seek(numpy.int8(-5), 2) == SIZE - 5 and file.read() == content[-5:]
+        file.seek(0)
+        assert file.readline(numpy.uint8(7)) == io.BytesIO(content).readline(7)
+        for call in (file.seek, file.read):
+            with pytest.raises(TypeError):
+                call(1.5)
+
+
 def test_it_is_closed_as_files_are(data, content):
     with forebay.open(data) as owner:
         with owner.io() as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import operator
 import os
 import sys
 from collections.abc import Iterator
@@ -102,7 +103,9 @@ class Reader(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Returns the next `size` bytes, fewer at the end, or all that follow."""
-        if size is None or size < 0:
+        # Numbers of numpy have their own sums.
+        size = -1 if size is None else operator.index(size)
+        if size < 0:
             return self.readall()
         self._open_file()
         position, parts = self._position, []
@@ -145,7 +148,7 @@ class Reader(io.RawIOBase):
         """Returns the bytes up to the next line feed, with it; at most `size`."""
         self._open_file()
         # That of io.RawIOBase returns more than `size` where what lies ready ends within the line.
-        left = sys.maxsize if size is None or size < 0 else size
+        left = sys.maxsize if size is None or size < 0 else operator.index(size)
         position, parts, is_whole = self._position, [], False
         while not is_whole and left > 0 and (part := bytes(self._part(position, min(left, _LINE_BYTES)))):
             end = part.find(b"\n") + 1
@@ -166,7 +169,7 @@ class Reader(io.RawIOBase):
         file = self._open_file()
         if whence not in (0, 1, 2):
             raise ValueError(f"whence is {whence}; use 0, 1 or 2")
-        position = (0, self._position, file.size if whence == 2 else 0)[whence] + offset
+        position = (0, self._position, file.size if whence == 2 else 0)[whence] + operator.index(offset)
         if position < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.name)
         self._position = position
