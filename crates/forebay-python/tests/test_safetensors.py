@@ -105,6 +105,9 @@ def test_what_a_slice_cannot_be(tmp_path):
         for index in (3, -4, (0, 0, 0), (..., ...)):
             with pytest.raises(IndexError):
                 part[index]
+        for index in (1.5, "a", None, (0, 1.5)):
+            with pytest.raises(TypeError):
+                part[index]
         with pytest.raises(ValueError, match="positive"):
             part[::-1]
         with pytest.raises(KeyError, match="no tensor 'b'"):

@@ -12,6 +12,7 @@ A file is accepted if the crate safetensors accepts it: its header is checked be
 from __future__ import annotations
 
 import math
+import operator
 import os
 import struct
 import sys
@@ -340,7 +341,7 @@ class TensorSlice:
                 shape.append(count)
                 slices.append((start, stop, step))
             else:
-                number = part.__index__()
+                number = operator.index(part)
                 if not -size <= number < size:
                     raise IndexError(f"index {number} is out of range for a dimension of {size}")
                 slices.append(number % size)
