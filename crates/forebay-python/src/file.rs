@@ -572,8 +572,11 @@ impl File {
         Hub::begin(hub, make_future, job)
     }
 
-    /// Returns an iterator over the file from `start` to `stop`, or to its end: read-only memoryviews of `block` bytes, the last
-    /// one shorter, with `depth` reads ahead (by default as many as the device is worth).
+    /// Returns an iterator over the file from `start` to `stop`, or to its end: read-only memoryviews of `block` bytes, with `depth` reads
+    /// ahead (by default as many as the device is worth).
+    ///
+    /// `block` is rounded up to whole pages of 4,096 bytes, and is at most 64 MiB, in the mode "adaptive" 4 MiB. The last view is shorter,
+    /// and the first one where `start` is within a page.
     ///
     /// The bytes are not copied: each view keeps its piece of I/O memory. While a program keeps more than a quarter of that memory,
     /// further blocks are copies.

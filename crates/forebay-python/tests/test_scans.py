@@ -78,6 +78,17 @@ def test_a_scan_belongs_to_one_thread_at_a_time(data):
     assert all("another thread or task" in text for text in refused)
 
 
+def test_the_lengths_of_blocks(data, content, mode):
+    """A program took each block for one of its records of 1,000 bytes, as the documentation had it."""
+    with forebay.open(data, mode) as file:
+        for start, block, first, each in ((0, 1000, 4096, 4096), (0, 5000, 8192, 8192), (5000, 5000, 7288, 8192)):
+            lengths = [len(view) for view in file.scan(start, block=block)]
+            assert lengths[0] == first and set(lengths[1:-1]) == {each} and 0 < lengths[-1] <= each
+            assert sum(lengths) == SIZE - start
+    text = " ".join(forebay.File.scan.__doc__.split())
+    assert "rounded up to whole pages of 4,096 bytes" in text and "the first one where `start` is within a page" in text
+
+
 def test_arguments_are_checked(data):
     with forebay.open(data) as file:
         for arguments in ({"start": -1}, {"stop": -1}, {"block": 0}, {"depth": 0}):
