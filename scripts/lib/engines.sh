@@ -24,7 +24,8 @@ compile_wiredtiger() {
     "${CC:-cc}" -std=gnu11 -O1 -g -pthread -Wall -Wextra -Werror -rdynamic "${@:2}" -o "$1" -lwiredtiger
 }
 
-# ratios ENGINE FILE FIGURE...: for each row the medians of the rounds of all three, and ours by the better of the engine's own two.
+# ratios ENGINE FILE FIGURE...: for each row the medians of the rounds of every side, and the ratio of two: of our sides, which begin with
+# forebay, and of the engine's own the one with the higher first figure.
 ratios() {
     awk -v engine="$1" -v names="${*:3}" '
         function median(key, count,    i, j, swap, list) {
@@ -33,23 +34,35 @@ ratios() {
                 for (j = i; j > 1 && list[j - 1] > list[j]; j--) { swap = list[j]; list[j] = list[j - 1]; list[j - 1] = swap }
             return count % 2 ? list[(count + 1) / 2] : (list[count / 2] + list[count / 2 + 1]) / 2
         }
+        function found(side, figure) { return median(order[row] " " side " " figure, count[order[row] " " side]) }
         !($1 in known) { order[++rows] = $1; known[$1] = 1 }
+        !($2 in taken) { sides[++last] = $2; taken[$2] = 1 }
         { key = $1 " " $2; n = ++count[key]; for (i = 3; i <= NF; i++) value[key " " i, n] = $i }
         END {
-            printf "%-24s %-10s %12s %12s %12s %8s\n", "row", "figure", "forebay", "own direct", "own", "ratio"
-            last = split("- - " names, name, " ")
-            for (row = 1; row <= rows; row++)
-                for (figure = 3; figure <= last; figure++) {
-                    for (side in sides) delete sides[side]
-                    split("forebay own-direct own", sides, " ")
-                    for (s = 1; s <= 3; s++) found[s] = median(order[row] " " sides[s] " " figure, count[order[row] " " sides[s]])
-                    better = (found[2] > found[3]) == (figure == 3) ? found[2] : found[3]
-                    found[4] = better ? found[1] / better : 0
-                    printf "%-24s %-10s %12.2f %12.2f %12.2f %8.2f\n", order[row], name[figure], found[1], found[2], found[3], found[4]
-                    if (ENVIRON["FOREBAY_BENCH_ROWS"] == "") continue
-                    split("forebay own-direct own ratio", sides, " ")
-                    for (s = 1; s <= 4; s++)
-                        printf "%s\t%s\t" (found[s] < 100 ? "%.2f" : "%.0f") "\t%s\t\n", engine, order[row], found[s], name[figure] ", " sides[s] >>ENVIRON["FOREBAY_BENCH_ROWS"]
+            figures = split("- - " names, name, " ")
+            printf "%-24s %-10s", "row", "figure"
+            for (s = 1; s <= last; s++) printf " %14s", sides[s]
+            printf " %8s\n", "ratio"
+            for (row = 1; row <= rows; row++) {
+                for (who = 0; who < 2; who++) best[who] = ""
+                for (s = 1; s <= last; s++) {
+                    who = sides[s] ~ /^forebay/
+                    if (best[who] == "" || found(sides[s], 3) > found(best[who], 3)) best[who] = sides[s]
                 }
+                for (figure = 3; figure <= figures; figure++) {
+                    printf "%-24s %-10s", order[row], name[figure]
+                    for (s = 1; s <= last; s++) {
+                        printf " %14.2f", shown = found(sides[s], figure)
+                        put(shown, sides[s])
+                    }
+                    theirs = found(best[0], figure)
+                    printf " %8.2f\n", shown = theirs ? found(best[1], figure) / theirs : 0
+                    put(shown, "ratio")
+                }
+            }
+        }
+        function put(shown, side) {
+            if (ENVIRON["FOREBAY_BENCH_ROWS"] != "")
+                printf "%s\t%s\t" (shown < 100 ? "%.2f" : "%.0f") "\t%s\t\n", engine, order[row], shown, name[figure] ", " side >>ENVIRON["FOREBAY_BENCH_ROWS"]
         }' "$2"
 }

@@ -1,4 +1,4 @@
-# Debian's db_bench on RocksDB's own file system and on forebay://, in turn: sourced by scripts/bench.
+# Debian's db_bench on RocksDB's own file system and on forebay://, both direct and buffered, in turn: sourced by scripts/bench.
 # shellcheck shell=bash
 : "${root:?the sourcing script says where the checkout is}" "${here:?and where its caller stands}"
 # shellcheck source=scripts/lib/engines.sh
@@ -51,14 +51,14 @@ compare_rocksdb() {
     for ((round = 1; round <= rounds; round++)); do
         while read -r name set threads options; do
             [ -z "$chosen" ] || [[ $chosen = *,"$name",* ]] || continue
-            for side in forebay own-direct own; do
+            for side in forebay-direct forebay own-direct own; do
                 more=(--db="$work/$set" --threads="$threads")
                 read -ra words <<<"$options"
                 # fillsync writes a database for itself.
                 [ "$set" = new ] || more+=(--use_existing_db=1)
-                [ "$side" = own ] || more+=("${direct[@]}")
+                [[ $side != *-direct ]] || more+=("${direct[@]}")
                 preload=''
-                [ "$side" != forebay ] || { preload=$prefix/lib/libforebay_rocksdb.so && more+=(--fs_uri=forebay://); }
+                [[ $side != forebay* ]] || { preload=$prefix/lib/libforebay_rocksdb.so && more+=(--fs_uri=forebay://); }
                 TIMEFORMAT='processor %U %S'
                 { time limited env LD_PRELOAD="$preload" db_bench "${common[@]}" "${words[@]}" "${more[@]}"; } >"$work/run.log" 2>&1 \
                     || { tail -n 20 "$work/run.log"; fail "$name fails on $side"; }
