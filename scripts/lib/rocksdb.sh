@@ -35,7 +35,7 @@ compare_rocksdb() {
     # The pages of both file systems and the memory of the process, a quarter of the data.
     limit_memory $((gigabytes << 28)) "$work"
 
-    local values=$((gigabytes * 2400000))
+    local values=$((gigabytes * 2400000)) turn sides=(forebay-direct forebay own-direct own)
     local common=(--num="$values" --key_size=16 --value_size=400 --compression_type=none --bloom_bits=10 --cache_size=33554432
         --open_files=-1 --histogram=1 --duration="$seconds")
     local direct=(--use_direct_reads=1 --use_direct_io_for_flush_and_compaction=1)
@@ -51,7 +51,9 @@ compare_rocksdb() {
     for ((round = 1; round <= rounds; round++)); do
         while read -r name set threads options; do
             [ -z "$chosen" ] || [[ $chosen = *,"$name",* ]] || continue
-            for side in forebay-direct forebay own-direct own; do
+            # By turns each is first after another row's writes.
+            for ((turn = round; turn < round + ${#sides[@]}; turn++)); do
+                side=${sides[turn % ${#sides[@]}]}
                 more=(--db="$work/$set" --threads="$threads")
                 read -ra words <<<"$options"
                 # fillsync writes a database for itself.
