@@ -21,7 +21,9 @@ pub(super) fn make(links: &Links, call: &Call) -> Result<(Vec<u8>, WriteStats), 
             spawn(scope, move || {
                 coordinator::lead(members, links.deadline, call);
                 Ok(())
-            })?;
+            })
+            // The other ranks have nobody to wait for.
+            .inspect_err(|_| links.end())?;
         }
         take_part(links, call).map_err(|fault| links.verdict(fault))
     })
