@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use crate::cleanup::{Cleanup, Guard, has_exited};
 use crate::sampler;
 
+/// The names that a new group tries.
+const NAMES_MAX: u32 = 1_000;
+
 /// A cgroup above this process: a directory in which other cgroups may be possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parent {
@@ -167,9 +170,20 @@ impl Group {
         number: u64,
         cleanup: &Cleanup,
     ) -> io::Result<Self> {
-        let directory = parent.directory.join(format!("forebay-{}-{number}", std::process::id()));
-        let doomed = directory.clone();
-        let ((), guard) = cleanup.create(|| fs::create_dir(&directory), move || remove(&doomed))?;
+        let name = format!("forebay-{}-{number}", std::process::id());
+        let mut directory = parent.directory.join(&name);
+        // Each container numbers its processes: one that was killed may have left a group of this name, and one that runs may have it.
+        let mut others = 2..NAMES_MAX;
+        let guard = loop {
+            let doomed = directory.clone();
+            let created = cleanup.create(|| fs::create_dir(&directory), move || remove(&doomed));
+            match (created, others.next()) {
+                (Err(error), Some(other)) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    directory = parent.directory.join(format!("{name}-{other}"));
+                }
+                (created, _) => break created?.1,
+            }
+        };
         let group = Self { version: parent.version, directory, guard };
         group.write(file, text)?;
         Ok(group)
@@ -390,6 +404,20 @@ mod tests {
         assert!(error.to_string().contains("not enabled"), "{error}");
         assert_eq!(fs::read_dir(&top).expect("it exists").count(), 0);
         fs::remove_dir(&top).expect("it is empty");
+    }
+
+    /// Story: the program was killed in a container. In the next one it had the same number, and said that no limit of memory was possible.
+    #[test]
+    fn a_group_of_the_same_number_is_passed_over() {
+        let cleanup = Cleanup::default();
+        let top = cleanup.temp_directory(&std::env::temp_dir(), "groups").expect("writable");
+        let parent =
+            Parent { version: Version::V2, directory: top.path().to_path_buf(), name: "/".to_owned() };
+        let left = top.path().join(format!("forebay-{}-7", std::process::id()));
+        fs::create_dir(&left).expect("writable");
+        let error = Group::create(&parent, 1 << 20, 7, &cleanup).expect_err("there is no memory.max");
+        assert!(error.to_string().contains("-7-2") && error.to_string().contains("not enabled"), "{error}");
+        assert!(left.exists(), "the group is another process's");
     }
 
     #[test]
