@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay::{Dir, Durability, File, Open};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, is_unreadable};
 use crate::format::{EndRecord, SLOT_BYTES, SLOTS, Slot, unknown_version};
 
 pub(crate) const END_NAME: &str = "wal.end";
@@ -73,7 +73,7 @@ pub(crate) async fn find(dir: &Dir, tolerant: bool) -> Result<FoundEnd> {
     for at in SLOTS {
         match file.read_up_to(at..at + SLOT_BYTES as u64).await {
             Ok(slot) => slots.push(Some(slot)),
-            Err(error) if tolerant && error.raw_os_error().is_some() => slots.push(None),
+            Err(error) if tolerant && is_unreadable(&error) => slots.push(None),
             Err(error) => return Err(error.into()),
         }
     }

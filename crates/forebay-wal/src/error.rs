@@ -206,3 +206,12 @@ impl std::error::Error for Error {
         self.0.cause.as_ref().map(|cause| &**cause as _)
     }
 }
+
+/// Returns whether a read failed because the file has no such bytes to give. A lack of memory or descriptors says nothing about them: they
+/// are no damage, and a repair must not leave them out.
+pub(crate) fn is_unreadable(error: &forebay::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, OutOfMemory, WouldBlock};
+    let kind = error.raw_os_error().map(|errno| std::io::Error::from_raw_os_error(errno).kind());
+    !error.is_out_of_descriptors()
+        && kind.is_some_and(|kind| !matches!(kind, Interrupted | OutOfMemory | WouldBlock))
+}

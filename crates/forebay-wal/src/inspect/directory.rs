@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use forebay::{Engine, File, FileKind, Lock, Open};
 
 use crate::end_file::{self, FoundEnd};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, is_unreadable};
 use crate::format::{GRAIN, segment_generation};
 use crate::open::{LOCK_NAME, holders_of_taken, is_known};
 use crate::recover::{NeededSegments, Scan, Scanner};
@@ -131,7 +131,7 @@ async fn each_piece(file: &File, mut each: impl FnMut(&[u8])) -> Result<Vec<Rang
                 each(&block);
                 at += block.len() as u64;
             }
-            Err(error) if !error.kind().is_system() => return Err(error.into()),
+            Err(error) if !is_unreadable(&error) => return Err(error.into()),
             // Read the same stretch again in small steps, to lose as little as possible.
             Err(_) if step > u64::from(GRAIN) => {
                 careful_to = length.min(at + step);
